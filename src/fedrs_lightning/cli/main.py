@@ -1,0 +1,66 @@
+"""The `fedrs` command: finds the subcommand and loads only what it needs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from fedrs_lightning import __version__
+from fedrs_lightning.errors import FedrsError
+
+COMMANDS = {
+    "fit": ("fedrs_lightning.cli.fit", "run one federated experiment, or continue it"),
+    "sweep": ("fedrs_lightning.cli.sweep", "run an experiment over methods, settings and seeds"),
+    "table": ("fedrs_lightning.cli.table", "mean and deviation over seeds of finished runs"),
+    "plot": ("fedrs_lightning.cli.plot", "learning curves of one or more runs"),
+    "data": ("fedrs_lightning.cli.data", "check a data folder, or make a synthetic sample"),
+}
+
+
+def usage() -> str:
+    """Text of `fedrs --help`."""
+    rows = "\n".join(f"  {name:<8} {text}" for name, (_, text) in COMMANDS.items())
+    return (
+        "usage: fedrs COMMAND [options]\n\n"
+        "Federated learning on Earth-observation imagery.\n\n"
+        f"commands:\n{rows}\n\n"
+        "fedrs COMMAND --help lists a command's options; fedrs --version prints the version.\n"
+        "Start here: fedrs fit --config experiments/quickstart.yaml"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; returns its exit code (2 for a mistake the user can repair)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if arguments else 2
+    name, rest = arguments[0], arguments[1:]
+    if name in ("-V", "--version"):
+        print(f"fedrs {__version__}")
+        return 0
+    if name not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(COMMANDS)}"
+        print(f"fedrs: unknown command '{name}'; {hint}", file=sys.stderr)
+        return 2
+    try:
+        return int(importlib.import_module(COMMANDS[name][0]).main(rest))
+    except FedrsError as error:
+        print(f"fedrs {name}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"fedrs {name}: interrupted; the last finished round is on disk, the same command continues from it", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) went away: not an error of ours. Python would complain again when it flushes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Atomic file writing: a reader sees the old file or the new one, never half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedrs_lightning.errors import RunError
+
+
+@contextmanager
+def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Yield a temporary path in the same folder; rename it to `path` when the body ends, remove it when it raises.
+
+    Args:
+        path: final name. Its folder is made.
+        durable: also flush to the disk before the rename, so that a power cut leaves the old or the new file.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    try:
+        yield temporary
+        if durable:
+            _flush(temporary)
+        os.replace(temporary, path)
+        if durable:
+            _flush(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, *, durable: bool = False) -> None:
+    """Write `text` atomically as UTF-8."""
+    with atomic_path(path, durable=durable) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
+    """Write plain JSON atomically; a NaN or infinity is an error, since JSON has none."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n", durable=durable)
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON.
+
+    Raises:
+        RunError: the file is missing or not JSON; names it.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: not valid JSON ({error}); delete it or restore it from a copy") from None
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,34 @@
+"""Fixtures that every test may use. One CPU thread: sums in parallel regions depend on the number of threads."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("WANDB_SILENT", "true")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _folder(variable: str, default: str) -> Path:
+    path = Path(os.environ.get(variable, str(ROOT / default)))
+    if not path.is_dir():
+        pytest.skip(f"{path} is not there; set {variable} to the folder")
+    return path
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """Folder of real images in official layouts."""
+    return _folder("FEDRS_DATA", "../shared/data")
+
+
+@pytest.fixture(scope="session")
+def golden_root() -> Path:
+    """Folder of golden files."""
+    return _folder("FEDRS_GOLDEN", "../shared/golden")
