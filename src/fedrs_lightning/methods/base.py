@@ -1,0 +1,139 @@
+"""FedAvg, which is also the interface of every method: override the hooks where a method differs.
+
+Federated averaging (McMahan et al., 2017, arXiv:1602.05629; methods.md section 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from fedrs_lightning.states import entries, weighted_sum
+from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
+
+if TYPE_CHECKING:
+    from fedrs_lightning.tasks.base import Task
+
+Weighting = Literal["samples", "uniform"]
+Buffers = Literal["mean", "keep_server", "keep_client"]
+
+
+class FedAvg:
+    """Weighted mean of the clients' models.
+
+        w <- sum over participants k of p_k * theta_k,   p_k = n_k / sum_j n_j
+
+    Hooks, in the order in which a run calls them. *Structure*, once: `adapt`, `private_keys`, `init_server`.
+    *Server to client*: `download`. *Client*: `on_local_start`, `local_step` (which calls `loss`), `on_local_end`,
+    `upload`. *Server*: `aggregate` (which calls `weights`).
+
+    A method keeps no state in itself: what the server remembers lies in the server state, what a client remembers in
+    `local.memory`. That is why runs resume, and why a client may visit any rank.
+
+    Args:
+        weighting: `samples` weights a participant by its number of training samples, `uniform` equally.
+        buffers: floating buffers (batch-norm statistics): `mean` averages them with the same weights as parameters,
+            `keep_server` never sends them up, `keep_client` leaves them on each client. Integer buffers keep the
+            largest value (methods.md 0.2).
+    """
+
+    pools_clients: bool = False
+    """True trains on all clients' data as if they were one client: the centralised bound."""
+
+    def __init__(self, weighting: Weighting = "samples", buffers: Buffers = "mean") -> None:
+        self.weighting, self.buffers = weighting, buffers
+
+    # Structure
+
+    def adapt(self, task: Task) -> None:
+        """Insert layers into `task.model`, once, before anything is trained."""
+
+    def private_keys(self, task: Task) -> set[str]:
+        """`model/*` keys that stay on the client."""
+        return buffer_keys(task) if self.buffers == "keep_client" else set()
+
+    def sent_keys(self, task: Task) -> set[str]:
+        """`model/*` keys that a client uploads: all shared ones, less the buffers under `keep_server`."""
+        shared = set(task.model_state()) - self.private_keys(task)
+        return shared - buffer_keys(task) if self.buffers == "keep_server" else shared
+
+    def init_server(self, task: Task, clients: Sequence[Client]) -> State:
+        """The method's own entries of the server state before round 1; `clients` are all K."""
+        return {}
+
+    # Server to client
+
+    def download(self, server: State, client_id: int) -> State:
+        """What this client receives at the start of its visit."""
+        return server
+
+    # Client
+
+    def on_local_start(self, local: Local) -> None:
+        """Before the first step of a visit."""
+
+    def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
+        """Named terms of the local objective; their sum is minimised and each is logged."""
+        return {"task": local.task.criterion(output, batch)}
+
+    def local_step(self, local: Local, batch: Batch) -> dict[str, Tensor]:
+        """One optimiser step: one forward pass, loss, backward, update. Returns the detached terms."""
+        local.optimizer.zero_grad(set_to_none=True)
+        with local.fabric.autocast():
+            terms = self.loss(local, batch, local.task(batch["image"]))
+            total = torch.stack([term.float() for term in terms.values()]).sum() if len(terms) > 1 else next(iter(terms.values()))
+        local.fabric.backward(total)
+        local.optimizer.step()
+        return {name: term.detach() for name, term in terms.items()}
+
+    def on_local_end(self, local: Local) -> None:
+        """After the last step of a visit; what is put into `local.memory` is kept."""
+
+    def upload(self, local: Local) -> State:
+        """Entries that go up beside the shared `model/*` keys."""
+        return {}
+
+    # Server
+
+    def weights(self, server: State, uploads: Sequence[Upload]) -> Tensor:
+        """Aggregation weights [K], float64, in the order of `uploads`; they sum to one."""
+        if self.weighting == "uniform":
+            return torch.full((len(uploads),), 1 / len(uploads), dtype=torch.float64)
+        return normalise(num_samples(uploads))
+
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+        """The next server state. Logs each participant's weight."""
+        weights = self.weights(server, uploads)
+        for upload, weight in zip(uploads, weights.tolist(), strict=True):
+            upload.log["weight"] = weight
+        return server | self.average(uploads, weights)
+
+    def average(self, uploads: Sequence[Upload], weights: Tensor) -> State:
+        """Weighted sum of the `model/*` keys that all uploads hold."""
+        states = [upload.state for upload in uploads]
+        return {key: weighted_sum(entries(states, key), weights) for key in states[0] if key.startswith("model/")}
+
+
+def num_samples(uploads: Sequence[Upload]) -> Tensor:
+    """Training samples n_k of each sender, float64 [K]."""
+    return torch.tensor([upload.client.num_samples for upload in uploads], dtype=torch.float64)
+
+
+def normalise(values: Tensor) -> Tensor:
+    """Divide non-negative values by their sum, in float64."""
+    values = values.double()
+    return values / values.sum()
+
+
+def stack(uploads: Sequence[Upload], key: str) -> Tensor:
+    """Entry `key` of every upload as one float64 tensor [K, ...]."""
+    return torch.stack([upload.state[key].double() for upload in uploads])
+
+
+def buffer_keys(task: Task) -> set[str]:
+    """`model/*` keys of the network's buffers."""
+    parameters = {f"model/{name}" for name, _ in task.model.named_parameters()}
+    return set(task.model_state()) - parameters

@@ -1,0 +1,219 @@
+"""Algebra on flat states (`dict[str, Tensor]`): weighted sums, packing to bytes, digests.
+
+Plain functions. What leaves a client is packed once into one run of bytes, which is sent, kept in memory or spooled to
+disk as it is; `PackedState` reads single entries, or slices of them, back from either place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedrs_lightning.types import State
+
+CHUNK = 262_144
+"""Elements of a float64 accumulator (2 MiB): accumulator and operand stay in cache while every upload passes by."""
+
+ALIGNMENT = 64
+
+Entry = tuple[str, str, tuple[int, ...], int]
+"""Name, dtype, shape and byte offset of a packed tensor."""
+
+
+class Readable(Protocol):
+    """A tensor, or something on disk that yields one piece by piece."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def shape(self) -> Sequence[int]: ...
+    def numel(self) -> int: ...
+
+
+class SpooledTensor:
+    """An entry of a packed state in a file, read slice by slice so that it never has to be in memory as a whole."""
+
+    def __init__(self, descriptor: int, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> None:
+        self.dtype, self.shape, self._descriptor, self._offset = dtype, shape, descriptor, offset
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return int(torch.Size(self.shape).numel())
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Elements [start, stop) of the flattened tensor, as a new 1-D tensor."""
+        piece = torch.empty(stop - start, dtype=self.dtype)
+        view = memoryview(piece.view(torch.uint8).numpy()) if piece.numel() else memoryview(bytearray())
+        done = 0
+        while done < len(view):
+            count = os.preadv(self._descriptor, [view[done:]], self._offset + start * piece.element_size() + done)
+            if count == 0:
+                raise OSError("a spooled upload ended early")
+            done += count
+        return piece
+
+    def load(self) -> Tensor:
+        """The whole tensor."""
+        return self.read(0, self.numel()).view(self.shape)
+
+
+class PackedState(Mapping[str, Tensor]):
+    """A state inside one run of bytes, in memory or in a file.
+
+    Args:
+        layout: where each entry lies.
+        data: uint8 [bytes], or the path of a file with the same content.
+    """
+
+    def __init__(self, layout: Sequence[Entry], data: Tensor | Path) -> None:
+        self.layout = list(layout)
+        self._entries = {name: (getattr(torch, dtype), tuple(shape), offset) for name, dtype, shape, offset in self.layout}
+        self._data = data
+        self._descriptor = os.open(data, os.O_RDONLY) if isinstance(data, Path) else None
+
+    def entry(self, key: str) -> Tensor | SpooledTensor:
+        """A view of the bytes in memory, or a handle on those in the file."""
+        dtype, shape, offset = self._entries[key]
+        if self._descriptor is not None:
+            return SpooledTensor(self._descriptor, dtype, shape, offset)
+        assert isinstance(self._data, Tensor)
+        size = torch.Size(shape).numel() * dtype.itemsize
+        return self._data[offset : offset + size].view(dtype).view(shape)
+
+    def __getitem__(self, key: str) -> Tensor:
+        found = self.entry(key)
+        return found.load() if isinstance(found, SpooledTensor) else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def close(self) -> None:
+        """Release the file, if there is one."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def layout_of(state: Mapping[str, Tensor]) -> tuple[list[Entry], int]:
+    """Layout of the packed form and its length in bytes; entries keep the state's order."""
+    layout: list[Entry] = []
+    offset = 0
+    for name, tensor in state.items():
+        layout.append((name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), offset))
+        offset += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
+    return layout, offset
+
+
+def pack(state: Mapping[str, Tensor], out: Tensor | None = None) -> PackedState:
+    """Copy a state into one run of bytes in host memory.
+
+    Args:
+        state: tensors on any device.
+        out: uint8 buffer to reuse, at least as long as the packed state.
+    """
+    layout, size = layout_of(state)
+    if out is None or out.numel() < size:
+        out = torch.zeros(size, dtype=torch.uint8)
+    packed = PackedState(layout, out[:size])
+    for name, tensor in state.items():
+        packed[name].copy_(tensor)
+    return packed
+
+
+def nbytes(state: Mapping[str, Tensor]) -> int:
+    """Bytes of all tensors: what travels, without padding."""
+    if isinstance(state, PackedState):
+        return sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in state._entries.values())
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+
+
+def select(state: Mapping[str, Tensor], keys: Iterable[str]) -> State:
+    """The entries named by `keys`, in the state's own order."""
+    wanted = set(keys)
+    return {key: tensor for key, tensor in state.items() if key in wanted}
+
+
+def subtract(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> State:
+    """`first - second`, entry by entry, over the keys of `first`."""
+    return {key: tensor - second[key] for key, tensor in first.items()}
+
+
+def flatten(tensors: Iterable[Tensor]) -> Tensor:
+    """One vector [P] of all tensors' elements in the given order; a copy, detached."""
+    pieces = [tensor.detach().reshape(-1) for tensor in tensors]
+    return torch.cat(pieces) if pieces else torch.empty(0)
+
+
+def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> Tensor:
+    """Sum `weights[k] * tensors[k]` in the given order and in float64; return the tensors' own dtype.
+
+    Fixed order and wide accumulator: the same result on any number of ranks. Works in cache-sized pieces, so that the
+    float64 temporaries cost no memory traffic. Integer buffers keep the largest value (methods.md 0.2).
+
+    Args:
+        tensors: K tensors of one shape and dtype.
+        weights: float64 [K].
+    """
+    first = tensors[0]
+    result = torch.empty(torch.Size(first.shape), dtype=first.dtype)
+    flat = result.view(-1)
+    if not first.dtype.is_floating_point:
+        flat.copy_(torch.stack([_slice(tensor, 0, tensor.numel()) for tensor in tensors]).amax(0))
+        return result
+    factors = weights.tolist()
+    size = min(CHUNK, max(1, flat.numel()))
+    total, term = torch.empty(size, dtype=torch.float64), torch.empty(size, dtype=torch.float64)
+    for start in range(0, flat.numel(), size):
+        stop = min(start + size, flat.numel())
+        accumulator, operand = total[: stop - start], term[: stop - start]
+        accumulator.copy_(_slice(first, start, stop)).mul_(factors[0])
+        for tensor, factor in zip(tensors[1:], factors[1:], strict=True):
+            accumulator.add_(operand.copy_(_slice(tensor, start, stop)), alpha=factor)
+        flat[start:stop].copy_(accumulator)
+    return result
+
+
+def _slice(tensor: Tensor | SpooledTensor, start: int, stop: int) -> Tensor:
+    return tensor.read(start, stop) if isinstance(tensor, SpooledTensor) else tensor.detach().reshape(-1)[start:stop]
+
+
+def entries(states: Sequence[Mapping[str, Tensor]], key: str) -> list[Tensor | SpooledTensor]:
+    """`key` of every state, on disk where the state is spooled."""
+    return [state.entry(key) if isinstance(state, PackedState) else state[key] for state in states]
+
+
+def first_not_finite(state: Mapping[str, Tensor]) -> str | None:
+    """Name of the first floating entry with a NaN or infinity, or None.
+
+    A sum is one read pass; only a sum that is not finite is looked at more closely.
+    """
+    for key, tensor in state.items():
+        if not tensor.is_floating_point() or bool(torch.isfinite(tensor.sum())):
+            continue
+        if not bool(torch.isfinite(tensor).all()):
+            return key
+    return None
+
+
+def digest(*states: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the sorted (name, dtype, shape, bytes) of one or more states.
+
+    Equal digests mean equal bits. Later states may repeat names of earlier ones; their order counts.
+    """
+    total = hashlib.sha256()
+    for state in states:
+        for key in sorted(state):
+            tensor = state[key].detach().cpu().contiguous()
+            total.update(f"{key}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+            total.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) if tensor.numel() else b"")
+        total.update(b"\xff")
+    return total.hexdigest()
