@@ -1,0 +1,141 @@
+"""From the logs of a run to `result.json`: a pure function of records and facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fedrs_lightning.errors import RunError
+from fedrs_lightning.results.store import Record
+
+FORMAT = 1
+LAST_ROUNDS = 4
+"""Rounds in the mean beside the last value. Even, since FedMAD's weights can oscillate with period two."""
+
+
+def summarise(
+    rounds: Sequence[Record],
+    clients: Iterable[Record],
+    *,
+    experiment: str,
+    method: str,
+    seed: int,
+    config_hash: str,
+    num_rounds: int,
+    protocol: str,
+    metric: str,
+    protocols: Mapping[str, str],
+    members: Sequence[Mapping[str, Any]],
+    classes: Sequence[str],
+    synthetic_data: bool,
+    digest: str,
+    digest_model: str,
+    label: str | None = None,
+    status: str = "complete",
+) -> dict[str, Any]:
+    """Build the content of `result.json`.
+
+    Args:
+        rounds: records of `rounds.jsonl`.
+        clients: records of `clients.jsonl`.
+        experiment: name of the experiment.
+        method: class name of the method.
+        seed: seed of the run.
+        config_hash: hash of the resolved configuration.
+        num_rounds: rounds the configuration asks for.
+        protocol: headline protocol, for example `personal_common`.
+        metric: headline metric without protocol, for example `overall_accuracy`.
+        protocols: every protocol of this run with one sentence that says what it is.
+        members: every client's `client` (id), `name` and `num_samples`, in order of id.
+        classes: names of the classes that count in the metrics.
+        synthetic_data: whether the images were generated.
+        digest: digest of server state and all client memories.
+        digest_model: digest of the server's `model/*` keys.
+        label: name of the run in tables; None takes `method`.
+        status: `complete`, or another word when the run ended early.
+
+    Returns:
+        Plain JSON values. `final` holds the last round; `last4` means over the last four evaluated rounds of every
+        metric known in all of them (`last4_rounds` names these rounds); `headline.weighted` is null where the
+        protocol has no mean weighted by training samples; `best` is null unless a metric `validation/<metric>` was
+        logged: its largest value chooses the round, the earliest of equals, and never the test data.
+
+    Raises:
+        RunError: there is no round, or the last one lacks the headline value.
+    """
+    key = f"{protocol}/{metric}"
+    evaluated = [record for record in rounds if record["metrics"].get(key) is not None]
+    if not rounds:
+        raise RunError("the run has no finished round, so there is nothing to sum up")
+    last = rounds[-1]
+    if not evaluated or evaluated[-1] is not last:
+        known = ", ".join(sorted(last["metrics"])) or "nothing"
+        raise RunError(f"round {last['round']} has no {key}, only {known}; the last round must be evaluated under the headline protocol")
+    tail = evaluated[-LAST_ROUNDS:]
+    last4 = _means([record["metrics"] for record in tail])
+    rows = list(clients)
+    return {
+        "format": FORMAT,
+        "experiment": experiment,
+        "method": method,
+        "label": label or method,
+        "seed": seed,
+        "config_hash": config_hash,
+        "status": status,
+        "num_rounds": num_rounds,
+        "num_clients": len(members),
+        "headline": {
+            "protocol": protocol,
+            "metric": metric,
+            "last": last["metrics"][key],
+            "last4": last4[key],
+            "weighted": last["metrics"].get(f"{key}_weighted"),
+        },
+        "final": dict(last["metrics"]),
+        "last4": last4,
+        "last4_rounds": [record["round"] for record in tail],
+        "best": _best(rounds, metric),
+        "per_client": _per_client(rows, members, last["round"], protocol),
+        "classes": list(classes),
+        "protocols": dict(protocols),
+        "synthetic_data": synthetic_data,
+        "digest": digest,
+        "digest_model": digest_model,
+        "bytes": {way: sum(record.get("bytes", {}).get(way, 0) for record in rounds) for way in ("up", "down")},
+        "wall_seconds": sum(record.get("timing", {}).get("seconds", 0.0) for record in rounds),
+        "optimizer_steps": sum(row.get("num_steps", 0) for row in rows if row.get("phase") == "train"),
+    }
+
+
+def _means(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    means = {}
+    for key in metrics[-1]:
+        values = [one[key] for one in metrics if one.get(key) is not None]
+        if len(values) == len(metrics):
+            means[key] = sum(value for value in values if value is not None) / len(values)
+    return means
+
+
+def _best(rounds: Sequence[Record], metric: str) -> dict[str, Any] | None:
+    key = f"validation/{metric}"
+    candidates = [record for record in rounds if record["metrics"].get(key) is not None]
+    if not candidates:
+        return None
+    best = max(candidates, key=lambda record: record["metrics"][key])
+    return {"round": best["round"], "chosen_on": "validation", "value": best["metrics"][key], "metrics": dict(best["metrics"])}
+
+
+def _per_client(rows: Iterable[Record], members: Sequence[Mapping[str, Any]], last: int, protocol: str) -> list[dict[str, Any]]:
+    """One row a client: headline metrics by their own name, other protocols' as `protocol/metric`."""
+    table = {member["client"]: dict(member) for member in members}
+    for row in rows:
+        if row["round"] != last or row.get("phase") != "evaluate":
+            continue
+        if row["client"] not in table:
+            raise RunError(
+                f"clients.jsonl: round {last} evaluates client {row['client']}, which is not among the {len(table)} clients of the run"
+            )
+        prefix = "" if row["protocol"] == protocol else f"{row['protocol']}/"
+        values = {prefix + key: value for key, value in row.items() if key not in ("round", "client", "phase", "protocol")}
+        table[row["client"]].update(values)
+    return list(table.values())
