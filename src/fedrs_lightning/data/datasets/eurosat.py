@@ -1,0 +1,322 @@
+"""EuroSAT: land-cover classes of Sentinel-2 tiles."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedrs_lightning.data.datasets import eurosat_files as layout
+from fedrs_lightning.data.federated import ClientSplit, FederatedDataset, Federation, describe_split
+from fedrs_lightning.data.packing import PackedSource, PackSpec, cache_folder, pack, pack_folder
+from fedrs_lightning.data.partition import Partition, cut
+from fedrs_lightning.data.transform import ImageTransform
+from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.files import read_json
+from fedrs_lightning.seeding import numpy_stream
+
+RGB_MEAN, RGB_STD = (0.344, 0.380, 0.408), (0.204, 0.137, 0.115)
+"""Widely quoted statistics of the 27,000 JPEGs, in 0..1."""
+
+ALL_MEAN = (1354.41, 1118.24, 1042.93, 947.63, 1199.47, 1999.79, 2369.22, 2296.83, 732.08, 12.11, 1819.01, 1118.92, 2594.14)
+ALL_STD = (245.72, 333.01, 395.09, 593.75, 566.42, 861.18, 1086.63, 1117.98, 404.92, 4.78, 1002.59, 761.30, 1231.59)
+"""Widely quoted statistics of the 27,000 GeoTIFFs in the order of `BANDS`, reflectance x 10000 (as in TorchGeo)."""
+
+
+class EuroSAT(FederatedDataset):
+    """Ten land-cover classes of 64 x 64 Sentinel-2 tiles at 10 m (Helber et al., 2019, doi:10.1109/JSTARS.2019.2918242).
+
+    27,000 tiles, MIT licence, contains Copernicus Sentinel data. Classes 0 to 9: AnnualCrop, Forest,
+    HerbaceousVegetation, Highway, Industrial, Pasture, PermanentCrop, Residential, River, SeaLake. The folder is one
+    that you downloaded; any layout with the ten class folders up to two levels below `root` is read. It is never
+    written to.
+
+    Args:
+        root: folder of the unpacked archive.
+        partition: how training samples are dealt to clients.
+        bands: `rgb` reads the 8-bit JPEGs; `all` reads the 13-band GeoTIFFs (uint16, top-of-atmosphere reflectance
+            x 10000, order B01 to B08, B09, B10, B11, B12, B8A). The JPEGs are a contrast stretch of bands 4, 3, 2 and
+            not the same values.
+        image_size: side in pixels that batches are resized to; null keeps 64.
+        train_fraction: share of the samples that is not the common test set, for `split: seeded`.
+        stratify: draw test and validation samples within each class.
+        split: `seeded` permutes the numerically sorted file list. Otherwise the folder of published lists
+            (`eurosat-train.txt`, `-val.txt`, `-test.txt`, one file name a line), or the start of their paths, such as
+            `lists/eurosat-spatial`.
+        validation_fraction: share of the training samples held out for choosing a round. Published lists bring their own.
+        min_samples: smallest number of training samples of a client; fewer is an error.
+        own_test: also give each client own test data: the common test set, cut within each class in proportion to the
+            clients' training samples of that class, seeded. This rule is ours; the sources define none.
+        normalise: `published` uses the widely quoted statistics; `train` computes them on the training samples.
+        attributes: CSV with a column `file` (file name) and one column an attribute, for `ByAttribute`. Attributes
+            `class_name` and `number` always exist.
+        augment: random flips and quarter turns in training.
+        cache_dir: where decoded images are packed; null means `$FEDRS_CACHE` or the platform's cache folder.
+        seed: seed of split and partition; null takes the run's.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        partition: Partition,
+        bands: Literal["rgb", "all"] = "rgb",
+        image_size: int | None = None,
+        train_fraction: float = 0.8,
+        stratify: bool = False,
+        split: str = "seeded",
+        validation_fraction: float = 0.0,
+        min_samples: int = 1,
+        own_test: bool = False,
+        normalise: Literal["published", "train"] = "published",
+        attributes: str | None = None,
+        augment: bool = True,
+        cache_dir: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if bands not in layout.SUFFIXES:
+            raise ConfigError(f"bands must be rgb or all, got '{bands}'")
+        if normalise not in ("published", "train"):
+            raise ConfigError(f"normalise must be published or train, got '{normalise}'")
+        if not 0 < train_fraction <= 1 or not 0 <= validation_fraction < 1:
+            raise ConfigError(
+                f"train_fraction must be in (0, 1] and validation_fraction in [0, 1), got {train_fraction} and {validation_fraction}"
+            )
+        if split != "seeded" and validation_fraction > 0:
+            raise ConfigError("validation_fraction must be 0 with published lists, which name their own validation samples")
+        if image_size is not None and image_size < 1:
+            raise ConfigError(f"image_size must be at least 1 pixel or null, got {image_size}")
+        self.root, self.partition, self.bands, self.image_size = root, partition, bands, image_size
+        self.train_fraction, self.stratify, self.split, self.validation_fraction = train_fraction, stratify, split, validation_fraction
+        self.min_samples, self.own_test, self.normalise, self.attributes = min_samples, own_test, normalise, attributes
+        self.augment, self.cache_dir, self.seed = augment, cache_dir, seed
+        self._layout: layout.Layout | None = None
+
+    @property
+    def num_classes(self) -> int:
+        """10."""
+        return len(layout.CLASSES)
+
+    @property
+    def in_channels(self) -> int:
+        """3 for `rgb`, 13 for `all`."""
+        return 3 if self.bands == "rgb" else len(layout.BANDS)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """In alphabetical order."""
+        return layout.CLASSES
+
+    def prepare(self) -> None:
+        """Check names and kinds of all files, decode and pack them; a pack that exists is used as it is."""
+        self._layout = layout.scan(self.root, self.bands)
+        pack(self._spec(self._layout), cache_folder(self.cache_dir))
+
+    def federation(self, seed: int) -> Federation:
+        """Split, deal to clients, and open the pack. See `FederatedDataset.federation`."""
+        files = self._layout or layout.scan(self.root, self.bands)
+        folder = pack_folder(self._spec(files), cache_folder(self.cache_dir))
+        if not folder.is_dir():
+            raise DataError(f"{folder}: not packed yet, or the images changed meanwhile; call prepare() first")
+        source, used = PackedSource(folder), seed if self.seed is None else self.seed
+        labels = source.labels.numpy()
+        train, validation, test, rule = self._splits(source.sample_ids, labels, used)
+        clients = self._clients(labels, train, test, self._attributes(source.sample_ids, labels), used)
+        mean, std = self._statistics(source, np.sort(np.concatenate([client.train for client in clients])))
+        scale = 1 / 255 if self.bands == "rgb" else 1.0
+        manifest = {
+            "dataset": "EuroSAT",
+            "root": str(Path(self.root).expanduser().resolve()),
+            "folder": str(files.folder.resolve()),
+            "synthetic": self._synthetic(files.folder),
+            "bands": ["red", "green", "blue"] if self.bands == "rgb" else list(layout.BANDS),
+            "decoder": layout.decoder_name(self.bands),
+            "image_size": self.image_size or layout.SIDE,
+            "resize": None if self.image_size in (None, layout.SIDE) else "bilinear, antialiased, align_corners=False",
+            "augmentation": "flips and quarter turns" if self.augment else None,
+            "normalisation": {"statistics": self.normalise, "scale": scale, "mean": list(mean), "std": list(std)},
+            "seed": used,
+            "split": rule,
+            "partition": {"class": type(self.partition).__name__, **vars(self.partition)},
+            "own_test": "common test set cut by the clients' class proportions (our rule)" if self.own_test else None,
+            "class_names": list(layout.CLASSES),
+            "num_samples": len(source),
+            "images_sha256": source.digest,
+            "clients": [self._describe(client, source, labels) for client in clients],
+            "test": describe_split(test, source.sample_ids, labels, self.num_classes),
+            "validation": describe_split(validation, source.sample_ids, labels, self.num_classes),
+        }
+        transform = ImageTransform(mean, std, scale, self.image_size, self.augment)
+        return Federation(source, clients, test, validation, transform, manifest, source.sample_ids)
+
+    def _spec(self, files: layout.Layout) -> PackSpec:
+        rgb = self.bands == "rgb"
+        return PackSpec(
+            name=f"eurosat-{self.bands}",
+            files=files.files,
+            shape=(self.in_channels, layout.SIDE, layout.SIDE),
+            dtype="uint8" if rgb else "uint16",
+            settings={"dataset": "EuroSAT", "bands": self.bands, "decoder": layout.decoder_name(self.bands)},
+            decode=layout.decode_rgb if rgb else layout.decode_all,
+        )
+
+    def _splits(
+        self, sample_ids: tuple[str, ...], labels: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        if self.split != "seeded":
+            train, validation, test, prefix = read_split_lists(self.split, sample_ids)
+            left_out = len(sample_ids) - len(train) - len(validation) - len(test)
+            return train, validation, test, {"rule": "published lists", "lists": prefix, "left_out": left_out}
+        rng = numpy_stream(seed, "eurosat", "split")
+        train, test = divide(np.arange(len(labels)), labels, self.train_fraction, self.stratify, rng)
+        rng = numpy_stream(seed, "eurosat", "validation")
+        train, validation = divide(train, labels, 1 - self.validation_fraction, self.stratify, rng)
+        rule = {"rule": "seeded", "train_fraction": self.train_fraction, "stratify": self.stratify}
+        return train, validation, test, rule | {"validation_fraction": self.validation_fraction}
+
+    def _clients(
+        self, labels: np.ndarray, train: np.ndarray, test: np.ndarray, attributes: Mapping[str, np.ndarray], seed: int
+    ) -> tuple[ClientSplit, ...]:
+        own = {name: values[train] for name, values in attributes.items()}
+        shares = self.partition.split(labels[train], own, numpy_stream(seed, "eurosat", "partition"))
+        trains = [train[share] for share in shares.values()]
+        for number, (name, indices) in enumerate(zip(shares, trains, strict=True)):
+            if len(indices) < max(1, self.min_samples):
+                raise ConfigError(
+                    f"client {number} ({name}) has {len(indices)} training samples, fewer than min_samples={max(1, self.min_samples)}; "
+                    "lower min_samples, or change the partition (fewer clients, larger alpha)"
+                )
+        tests: list[np.ndarray | None] = [None] * len(trains)
+        if self.own_test:
+            tests = list(cut_by_class_shares(labels, trains, test, numpy_stream(seed, "eurosat", "own_test")))
+        return tuple(ClientSplit(number, name, trains[number], tests[number]) for number, name in enumerate(shares))
+
+    def _attributes(self, sample_ids: tuple[str, ...], labels: np.ndarray) -> dict[str, np.ndarray]:
+        found = {
+            "class_name": np.asarray(layout.CLASSES)[labels],
+            "number": np.asarray([layout.tile_number(name) for name in sample_ids]),
+        }
+        return found if self.attributes is None else found | read_attributes(Path(self.attributes).expanduser(), sample_ids)
+
+    def _statistics(self, source: PackedSource, train: np.ndarray) -> tuple[list[float], list[float]]:
+        if self.normalise == "published":
+            return (list(RGB_MEAN), list(RGB_STD)) if self.bands == "rgb" else (list(ALL_MEAN), list(ALL_STD))
+        mean, std = source.mean_std(train)
+        unit = 255 if self.bands == "rgb" else 1
+        if min(std) <= 0:
+            raise DataError("normalise: train found a channel without variation in the training samples; use normalise: published")
+        return [value / unit for value in mean], [value / unit for value in std]
+
+    def _synthetic(self, folder: Path) -> dict[str, Any] | None:
+        marker = layout.synthetic_marker(folder)
+        return None if marker is None else dict(read_json(marker))
+
+    def _describe(self, client: ClientSplit, source: PackedSource, labels: np.ndarray) -> dict[str, Any]:
+        described = {
+            "id": client.id,
+            "name": client.name,
+            "train": describe_split(client.train, source.sample_ids, labels, self.num_classes),
+        }
+        if client.test is not None:
+            described["test"] = describe_split(client.test, source.sample_ids, labels, self.num_classes)
+        return described
+
+
+def divide(
+    indices: np.ndarray, labels: np.ndarray, fraction: float, stratify: bool, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """A random share of `indices` and the rest, both sorted; within each class when stratified.
+
+    Args:
+        indices: samples to divide.
+        labels: class of every sample of the data set.
+        fraction: of the first part, rounded to the nearest sample.
+        stratify: divide each class on its own.
+        rng: source of the permutation.
+    """
+    groups = [indices[labels[indices] == label] for label in np.unique(labels)] if stratify else [indices]
+    first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for group in groups:
+        shuffled, size = rng.permutation(group), round(fraction * len(group))
+        first.append(shuffled[:size])
+        second.append(shuffled[size:])
+    return np.sort(np.concatenate(first)), np.sort(np.concatenate(second))
+
+
+def cut_by_class_shares(
+    labels: np.ndarray, trains: list[np.ndarray], test: np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray | None]:
+    """Cut a common test set into own test sets with each client's class proportions.
+
+    Within each class, the shuffled test samples are cut in proportion to the clients' training samples of that class.
+    Samples of a class that nobody trains on go to nobody. A client that gets no sample has None.
+    """
+    parts: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in trains]
+    for label in np.unique(labels):
+        counts = np.asarray([np.count_nonzero(labels[train] == label) for train in trains], dtype=np.float64)
+        shuffled = rng.permutation(test[labels[test] == label])
+        if counts.sum() > 0:
+            for part, piece in zip(parts, cut(shuffled, counts), strict=True):
+                part.append(piece)
+    merged = [np.sort(np.concatenate(part)) for part in parts]
+    return [own if len(own) else None for own in merged]
+
+
+def read_split_lists(split: str | os.PathLike[str], sample_ids: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    """Published train, validation and test lists as sorted indices, and the start of their paths.
+
+    Suffixes are not compared: the lists name JPEGs and serve the GeoTIFFs too.
+
+    Raises:
+        DataError: a list is missing, names an unknown tile, or two lists share one.
+    """
+    given = Path(split).expanduser()
+    prefix = str(given / "eurosat") if given.is_dir() else str(given)
+    index = {Path(name).stem: number for number, name in enumerate(sample_ids)}
+    owner: dict[str, Path] = {}
+    found = []
+    for part in ("train", "val", "test"):
+        path = Path(f"{prefix}-{part}.txt")
+        if not path.is_file():
+            raise DataError(f"{path}: no such split list; split must be 'seeded', or the folder (or path start) of -train, -val, -test.txt")
+        names = [Path(line.strip()).stem for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        unknown = [name for name in names if name not in index]
+        if unknown:
+            raise DataError(f"{path}: names {len(unknown)} tiles that are not in the data folder, such as {unknown[0]}")
+        for name in names:
+            if name in owner:
+                raise DataError(f"{path}: tile {name} is also in {owner[name].name}; a tile may be in one list only, and once")
+            owner[name] = path
+        found.append(np.sort(np.asarray([index[name] for name in names], dtype=np.int64)))
+    return found[0], found[1], found[2], prefix
+
+
+def read_attributes(path: Path, sample_ids: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Columns of a CSV in sample order; its column `file` holds file names, with or without the class folder.
+
+    Raises:
+        DataError: no such file or column, a sample without a row, or with two.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such attribute table; set attributes to a CSV with a column 'file', or to null")
+    with path.open(newline="", encoding="utf-8") as handle:
+        reader = csv.DictReader(handle)
+        columns = list(reader.fieldnames or [])
+        if "file" not in columns:
+            raise DataError(f"{path}: has no column 'file' (columns: {', '.join(columns) or 'none'})")
+        rows: dict[str, dict[str, str]] = {}
+        for row in reader:
+            stem = Path(row["file"]).stem
+            if stem in rows:
+                raise DataError(f"{path}: two rows for {stem}")
+            if any(row[column] is None for column in columns):
+                raise DataError(f"{path}: the row of {stem} has fewer than {len(columns)} columns")
+            rows[stem] = row
+    stems = [Path(name).stem for name in sample_ids]
+    lacking = [stem for stem in stems if stem not in rows]
+    if lacking:
+        raise DataError(f"{path}: no row for {len(lacking)} of {len(stems)} tiles, such as {lacking[0]}")
+    return {column: np.asarray([rows[stem][column] for stem in stems]) for column in columns if column != "file"}

@@ -1,0 +1,90 @@
+"""Batched augmentation, resize and normalisation on the device the batch lies on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedrs_lightning.types import Batch
+
+
+def draw_dihedral(num_samples: int, generator: torch.Generator) -> Tensor:
+    """Uniform draws for `dihedral`: uint8 [N, 3] with flip left-right, flip top-bottom (0, 1) and quarter turns (0 to 3)."""
+    return torch.randint(0, 256, (num_samples, 3), generator=generator, dtype=torch.uint8) & torch.tensor([1, 1, 3], dtype=torch.uint8)
+
+
+def dihedral(image: Tensor, draws: Tensor) -> Tensor:
+    """Flip left-right, then top-bottom, then turn counter-clockwise, each sample by its own draws; exact in any dtype.
+
+    Args:
+        image: [B, ..., H, W]; H = W, as a quarter turn would change the shape otherwise.
+        draws: uint8 [B, 3] of `draw_dihedral`, on the image's device.
+    """
+    if image.shape[-1] != image.shape[-2]:
+        raise ValueError(f"quarter turns need square images, got {image.shape[-2]} x {image.shape[-1]}")
+    if image.dtype == torch.uint16:  # most kernels lack uint16; moving its bits needs none of its arithmetic
+        return dihedral(image.view(torch.int16), draws).view(torch.uint16)
+    shape = (-1,) + (1,) * (image.dim() - 1)
+    horizontal, vertical = draws[:, 0].bool(), draws[:, 1].bool()
+    transposed, half = (draws[:, 2] % 2).bool(), draws[:, 2] >= 2
+    # A quarter turn is a transposition followed by a top-bottom flip, and a transposition swaps the two flips before it.
+    left_right = torch.where(transposed, vertical, horizontal) ^ half
+    top_bottom = torch.where(transposed, ~horizontal, vertical) ^ half
+    image = torch.where(transposed.view(shape), image.transpose(-1, -2), image)
+    image = torch.where(left_right.view(shape), image.flip(-1), image)
+    return torch.where(top_bottom.view(shape), image.flip(-2), image)
+
+
+class ImageTransform(nn.Module):
+    """Flips and quarter turns, resize, and (scale * x - mean) / std per channel, in this order.
+
+    The memory format of the incoming image (contiguous or channels_last) is kept.
+
+    Args:
+        mean: per channel, in units of scale * stored value.
+        std: per channel, same unit, > 0.
+        scale: factor on stored values, for example 1/255.
+        image_size: side in pixels after resizing; None keeps the stored size. Bilinear on float32, antialiased when
+            the image shrinks, pixel corners aligned with image corners (`align_corners=False`).
+        augment: whether `draw` yields flips and quarter turns.
+    """
+
+    factor: Tensor
+    offset: Tensor
+
+    def __init__(
+        self, mean: Sequence[float], std: Sequence[float], scale: float = 1.0, image_size: int | None = None, augment: bool = True
+    ) -> None:
+        super().__init__()
+        if len(mean) != len(std) or not all(value > 0 for value in std):
+            raise ValueError(f"mean and std need one entry a channel and std > 0, got mean={list(mean)}, std={list(std)}")
+        deviation = torch.tensor(std, dtype=torch.float64)
+        self.register_buffer("factor", (scale / deviation).float().view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("offset", (-torch.tensor(mean, dtype=torch.float64) / deviation).float().view(1, -1, 1, 1), persistent=False)
+        self.image_size, self.augment = image_size, augment
+
+    def draw(self, num_samples: int, generator: torch.Generator) -> Tensor | None:
+        """Draws of an augmented epoch, uint8 [N, 3] on the CPU; None when augmentation is off."""
+        return draw_dihedral(num_samples, generator) if self.augment else None
+
+    @torch.no_grad()
+    def forward(self, batch: Batch, draws: Tensor | None = None) -> Batch:
+        """The batch with `image` float32 [B, C, H, W], normalised; other entries pass through."""
+        image = batch["image"]
+        layout = torch.channels_last if _is_channels_last(image) else torch.contiguous_format
+        if draws is not None:
+            image = dihedral(image, draws)
+        pixels = image.to(torch.float32, memory_format=layout)
+        if self.image_size is not None and tuple(pixels.shape[-2:]) != (self.image_size, self.image_size):
+            size = (self.image_size, self.image_size)
+            pixels = F.interpolate(pixels, size=size, mode="bilinear", align_corners=False, antialias=True)
+        elif pixels is batch["image"]:
+            pixels = pixels.clone()
+        return batch | {"image": pixels.mul_(self.factor).add_(self.offset).contiguous(memory_format=layout)}
+
+
+def _is_channels_last(image: Tensor) -> bool:
+    return image.is_contiguous(memory_format=torch.channels_last) and not image.is_contiguous()
