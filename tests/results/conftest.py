@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedrs_lightning.results.store import RunStore
@@ -94,4 +95,15 @@ def write_run(
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., RunStore]:
+    """`write_run` below tmp_path/runs."""
     return lambda **options: write_run(tmp_path / "runs", **options)
+
+
+@pytest.fixture(scope="session")
+def curve() -> Callable[[float, list[int], int], np.ndarray]:
+    """Values [seeds, rounds, clients] behind the runs of `write_run`, and `SIZES`, for tests that recompute."""
+
+    def values(level: float, seeds: list[int], num_rounds: int = 6) -> np.ndarray:
+        return np.array([[[score(level, n, k, seed) for k in range(len(SIZES))] for n in range(1, num_rounds + 1)] for seed in seeds])
+
+    return values

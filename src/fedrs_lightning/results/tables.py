@@ -1,0 +1,312 @@
+"""Tables over runs: mean and sample deviation over seeds of every (experiment, label).
+
+`collect` sorts runs into groups and says what it left out, `tabulate` computes, `render.py` writes. Runs that are not
+complete and runs of another configuration never enter a mean.
+"""
+
+from __future__ import annotations
+
+import difflib
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedrs_lightning.errors import ConfigError, RunError
+from fedrs_lightning.results.store import Record, RunStore
+
+FREE_KEYS = ("seed", "run", "resume", "config", "print_config")
+"""Parts of a configuration in which the runs of one row may differ."""
+HARMLESS_KEYS = ("fabric", "logger", "loggers")
+"""Parts that name where and how a run was executed; a difference is noted, the runs are still one row."""
+
+
+@dataclass
+class Group:
+    """Complete runs of one row: same experiment, label and configuration; one a seed."""
+
+    experiment: str
+    label: str
+    stores: list[RunStore] = field(default_factory=list)
+    results: list[Record] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def headline(self) -> tuple[str, str]:
+        """Protocol and metric that the runs report first."""
+        headline = self.results[0]["headline"]
+        return str(headline["protocol"]), str(headline["metric"])
+
+
+@dataclass
+class Collection:
+    """Groups in order of first appearance, runs that are not complete (with the reason), and notes on what was found."""
+
+    groups: list[Group]
+    left_out: list[tuple[RunStore, str]]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Mean over seeds; `deviation` is the sample standard deviation (n - 1), None for one seed."""
+
+    mean: float
+    deviation: float | None
+    values: tuple[float, ...]
+    best: bool = False
+
+
+@dataclass
+class Table:
+    """Rows of one experiment. `cells[row][column]` is None where a row has no such value."""
+
+    experiment: str
+    caption: list[str]
+    columns: list[str]
+    labels: list[str]
+    protocols: list[str]
+    seeds: list[list[int]]
+    cells: list[list[Cell | None]]
+    percent: list[bool]
+
+
+def collect(stores: Iterable[RunStore]) -> Collection:
+    """Sort runs into groups.
+
+    Runs of one label whose configurations differ in more than the seed become rows of their own, with the differing
+    keys in the label and a note. A seed that appears twice counts once, with a note.
+    """
+    buckets: dict[tuple[str, str], list[tuple[RunStore, Record, dict[str, Any]]]] = {}
+    left_out: list[tuple[RunStore, str]] = []
+    notes: list[str] = []
+    for store in stores:
+        try:
+            result = store.result()
+            if result is None or result.get("status") != "complete":
+                left_out.append((store, _progress(store, result)))
+                continue
+            buckets.setdefault((_text(store, result, "experiment"), label_of(store, result)), []).append(
+                (store, result, flatten(store.config()))
+            )
+        except RunError as error:
+            left_out.append((store, str(error)))
+    groups = []
+    for (experiment, label), runs in buckets.items():
+        groups.extend(_split(experiment, label, runs, notes))
+    return Collection(groups, left_out, notes)
+
+
+def tabulate(collection: Collection, metrics: Sequence[str] = ()) -> list[Table]:
+    """Compute one table an experiment; numbers of different experiments must not be compared, so they share none.
+
+    Args:
+        collection: what `collect` returned.
+        metrics: names such as `overall_accuracy` (under the headline protocol) or `personal_own/overall_accuracy`;
+            empty takes the headline metric and, where a run has it, the same metric under `global`.
+
+    Raises:
+        ConfigError: no complete run has the metric; names the nearest one.
+    """
+    tables = []
+    for metric in metrics:
+        check_metric(metric, collection.groups)
+    for experiment in dict.fromkeys(group.experiment for group in collection.groups):
+        groups = [group for group in collection.groups if group.experiment == experiment]
+        tables.append(_table(experiment, groups, metrics))
+    return tables
+
+
+def check_metric(metric: str, groups: Sequence[Group]) -> None:
+    """Make sure that a run has the metric; a name without protocol is read under the headline protocol.
+
+    Raises:
+        ConfigError: none has it; names the nearest one.
+    """
+    known = {key for group in groups for result in group.results for key in result["final"]}
+    if not groups or any(_key(group, metric) in result["final"] for group in groups for result in group.results):
+        return
+    if "/" not in metric:
+        known = {key.rpartition("/")[2] for group in groups for key in known if key.startswith(f"{group.headline[0]}/")}
+    near = difflib.get_close_matches(metric, sorted(known), n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(sorted(known))}"
+    raise ConfigError(f"no run has the metric '{metric}'; {hint}")
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mapping as one level of dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Dotted keys in which two flat configurations differ, apart from seed and run."""
+    keys = dict.fromkeys([*first, *second])
+    absent = object()
+    return [key for key in keys if key.split(".")[0] not in FREE_KEYS and first.get(key, absent) != second.get(key, absent)]
+
+
+def label_of(store: RunStore, result: Record) -> str:
+    """Label of a run in tables and plots: the method, with the settings it was swept over."""
+    method, label = _text(store, result, "method"), _text(store, result, "label")
+    return label if label.startswith(method) else f"{method} {label}"
+
+
+def is_lower_better(metric: str) -> bool:
+    """Whether a smaller value wins: losses."""
+    return "loss" in metric.rpartition("/")[2] or metric.startswith(("loss/", "train/loss"))
+
+
+def _text(store: RunStore, result: Record, key: str) -> str:
+    if not isinstance(result.get(key), str):
+        raise RunError(f"{store.path / 'result.json'}: '{key}' is missing; the run was written by another version, run it again")
+    return str(result[key])
+
+
+def _progress(store: RunStore, result: Record | None) -> str:
+    rounds = store.rounds()
+    done = rounds[-1]["round"] if rounds else 0
+    total = flatten(store.config()).get("schedule.num_rounds")
+    text = f"round {done} of {total}" if total is not None else f"round {done}"
+    return text if result is None else f"{result.get('status')}, {text}"
+
+
+def _split(experiment: str, label: str, runs: list[tuple[RunStore, Record, dict[str, Any]]], notes: list[str]) -> list[Group]:
+    groups: list[Group] = []
+    harmless: dict[str, None] = {}
+    for store, result, config in runs:
+        for group in groups:
+            keys = differing(group.config, config)
+            if all(key.split(".")[0] in HARMLESS_KEYS for key in keys):
+                harmless |= dict.fromkeys(keys)
+                _add(group, store, result, notes)
+                break
+        else:
+            group = Group(experiment, label, config=config)
+            _add(group, store, result, notes)
+            groups.append(group)
+    for group in groups:
+        order = sorted(range(len(group.results)), key=lambda index: group.results[index]["seed"])
+        group.stores, group.results = [group.stores[index] for index in order], [group.results[index] for index in order]
+    if harmless:
+        notes.append(f"{label}: the runs differ in {', '.join(harmless)}")
+    if len(groups) > 1:
+        keys = list(
+            dict.fromkeys(
+                key for group in groups[1:] for key in differing(groups[0].config, group.config) if key.split(".")[0] not in HARMLESS_KEYS
+            )
+        )
+        notes.append(f"{label}: the configurations differ in more than the seed and are not averaged: {', '.join(keys)}")
+        shown = keys[:3]
+        for group in groups:
+            values = ", ".join(f"{key.rpartition('.')[2]}={group.config.get(key, 'absent')}" for key in shown)
+            group.label = f"{label} [{values}{', ...' if len(keys) > len(shown) else ''}]"
+    return groups
+
+
+def _add(group: Group, store: RunStore, result: Record, notes: list[str]) -> None:
+    for other, known in zip(group.stores, group.results, strict=True):
+        if known["seed"] == result["seed"]:
+            same = "with the same result" if known.get("digest") == result.get("digest") else "with another result"
+            notes.append(f"{group.label}: seed {result['seed']} appears twice; {other.path} counts, {store.path} ({same}) does not")
+            return
+    group.stores.append(store)
+    group.results.append(result)
+
+
+def _key(group: Group, metric: str) -> str:
+    return metric if "/" in metric else f"{group.headline[0]}/{metric}"
+
+
+def _table(experiment: str, groups: list[Group], metrics: Sequence[str]) -> Table:
+    mixed = len({group.headline for group in groups}) > 1
+    columns: dict[str, list[Cell | None]] = {}
+    lower: list[bool] = []
+    for metric in metrics or (None,):
+        for title, rule, suffix in (
+            ("last round", "final", ""),
+            ("mean of last rounds", "last4", ""),
+            ("weighted, last round", "final", "_weighted"),
+        ):
+            cells = [_cell(group, rule, (_key(group, metric) if metric else "/".join(group.headline)) + suffix) for group in groups]
+            if any(cells):
+                columns[f"{metric}, {title}" if metric else title] = cells
+                lower.append(is_lower_better(metric or groups[0].headline[1]))
+    if not metrics and any(group.headline[0] != "global" for group in groups):
+        cells = [_cell(group, "final", f"global/{group.headline[1]}") for group in groups]
+        if any(cells):
+            columns["global, last round"] = cells
+            lower.append(is_lower_better(groups[0].headline[1]))
+    # Under different protocols the same number means different things: the best is marked among equals only.
+    pools = [["/".join(group.headline) for group in groups] if not metrics else [""] * len(groups)] * len(columns)
+    marked = [_mark(cells, pool, low) for cells, pool, low in zip(columns.values(), pools, lower, strict=True)]
+    percent = [not low and all(abs(cell.mean) <= 1 for cell in cells if cell) for cells, low in zip(marked, lower, strict=True)]
+    return Table(
+        experiment=experiment,
+        caption=_caption(experiment, groups, metrics, mixed),
+        columns=list(columns),
+        labels=[group.label for group in groups],
+        protocols=["/".join(group.headline) for group in groups],
+        seeds=[[result["seed"] for result in group.results] for group in groups],
+        cells=[list(row) for row in zip(*marked, strict=True)] if marked else [[] for _ in groups],
+        percent=percent,
+    )
+
+
+def _cell(group: Group, rule: str, key: str) -> Cell | None:
+    values = [result[rule].get(key) for result in group.results]
+    known = tuple(float(value) for value in values if value is not None)
+    if len(known) < len(values):
+        return None
+    return Cell(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, known)
+
+
+def _mark(cells: Sequence[Cell | None], pool: Sequence[str], lower: bool) -> list[Cell | None]:
+    marked = list(cells)
+    for name in set(pool):
+        rows = [(cell, index) for index, cell in enumerate(cells) if cell is not None and pool[index] == name]
+        if len(rows) > 1:
+            best = (min if lower else max)(cell.mean for cell, _ in rows)
+            for cell, index in rows:
+                if cell.mean == best:
+                    marked[index] = Cell(cell.mean, cell.deviation, cell.values, best=True)
+    return marked
+
+
+def _caption(experiment: str, groups: list[Group], metrics: Sequence[str], mixed: bool) -> list[str]:
+    results = [result for group in groups for result in group.results]
+    kind = "; synthetic data, not an Earth-observation result" if any(result.get("synthetic_data") for result in results) else ""
+    protocols = _either(group.headline[0] for group in groups)
+    lines = [f"{experiment}: {_span(results, 'num_clients', 'client')}, {_span(results, 'num_rounds', 'round')}{kind}"]
+    if metrics:
+        lines.append(f"Metrics: {', '.join(metrics)}; a name without protocol is read under {protocols}")
+    else:
+        lines.append(f"Metric: {_either(group.headline[1] for group in groups)}, protocol {protocols}")
+        sentences: dict[str, str] = {}
+        for result in results:
+            wanted = (result["headline"]["protocol"], "global")
+            sentences |= {name: text for name, text in result.get("protocols", {}).items() if name in wanted}
+        lines += [f"{name}: {text}" for name, text in sentences.items()]
+    tails = _either(str(count) for count in sorted({len(result.get("last4_rounds", ())) for result in results}))
+    lines.append(f"Values of the last round, and the mean over the last {tails} evaluated rounds")
+    lines.append("Mean ± sample deviation over seeds; * best of its column")
+    if mixed:
+        lines.append("The rows have different protocols: the best is marked among rows of one protocol only")
+    return lines
+
+
+def _either(names: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(names))
+
+
+def _span(results: Sequence[Record], key: str, noun: str) -> str:
+    numbers = sorted({int(result[key]) for result in results if isinstance(result.get(key), int)})
+    if not numbers:
+        return f"unknown number of {noun}s"
+    text = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    return f"{text} {noun}{'' if numbers == [1] else 's'}"
