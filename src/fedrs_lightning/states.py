@@ -49,13 +49,7 @@ class SpooledTensor:
     def read(self, start: int, stop: int) -> Tensor:
         """Elements [start, stop) of the flattened tensor, as a new 1-D tensor."""
         piece = torch.empty(stop - start, dtype=self.dtype)
-        view = memoryview(piece.view(torch.uint8).numpy()) if piece.numel() else memoryview(bytearray())
-        done = 0
-        while done < len(view):
-            count = os.preadv(self._descriptor, [view[done:]], self._offset + start * piece.element_size() + done)
-            if count == 0:
-                raise OSError("a spooled upload ended early")
-            done += count
+        _read(self._descriptor, piece.view(torch.uint8), self._offset + start * piece.element_size())
         return piece
 
     def load(self) -> Tensor:
@@ -86,6 +80,24 @@ class PackedState(Mapping[str, Tensor]):
         size = torch.Size(shape).numel() * dtype.itemsize
         return self._data[offset : offset + size].view(dtype).view(shape)
 
+    @property
+    def size(self) -> int:
+        """Length of the run of bytes, padding included."""
+        return self._data.numel() if isinstance(self._data, Tensor) else self._data.stat().st_size
+
+    @property
+    def bytes(self) -> Tensor:
+        """The run of bytes, uint8; read from the file where the state is spooled."""
+        return self.bytes_into(torch.empty(self.size, dtype=torch.uint8)) if self._descriptor is not None else self._data  # type: ignore[return-value]
+
+    def bytes_into(self, out: Tensor) -> Tensor:
+        """The run of bytes: as it lies in memory, or read from the file into `out`."""
+        if self._descriptor is None:
+            assert isinstance(self._data, Tensor)
+            return self._data
+        _read(self._descriptor, out, 0)
+        return out
+
     def __getitem__(self, key: str) -> Tensor:
         found = self.entry(key)
         return found.load() if isinstance(found, SpooledTensor) else found
@@ -101,6 +113,16 @@ class PackedState(Mapping[str, Tensor]):
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _read(descriptor: int, out: Tensor, offset: int) -> None:
+    view = memoryview(out.numpy())
+    done = 0
+    while done < len(view):
+        count = os.preadv(descriptor, [view[done:]], offset + done)
+        if count == 0:
+            raise OSError("a spooled upload ended early")
+        done += count
 
 
 def layout_of(state: Mapping[str, Tensor]) -> tuple[list[Entry], int]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from fedrs_lightning.nn.surgery import buffer_keys
 from fedrs_lightning.states import entries, weighted_sum
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
@@ -132,8 +133,3 @@ def stack(uploads: Sequence[Upload], key: str) -> Tensor:
     """Entry `key` of every upload as one float64 tensor [K, ...]."""
     return torch.stack([upload.state[key].double() for upload in uploads])
 
-
-def buffer_keys(task: Task) -> set[str]:
-    """`model/*` keys of the network's buffers."""
-    parameters = {f"model/{name}" for name, _ in task.model.named_parameters()}
-    return set(task.model_state()) - parameters

@@ -1,0 +1,410 @@
+"""The round loop. It knows hooks, not methods: nothing here asks which method or data set runs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from torch import nn
+
+from fedrs_lightning.data.federated import ClientSplit, Federation
+from fedrs_lightning.data.loading import ClientLoader
+from fedrs_lightning.engine.checkpoint import Checkpoint, CheckpointStore
+from fedrs_lightning.engine.cohort import CohortSampler, assign
+from fedrs_lightning.engine.evaluate import Evaluation, Evaluator
+from fedrs_lightning.engine.exchange import Exchange, Gathered, UploadBuffers
+from fedrs_lightning.engine.local import Composer, LocalTraining, Visit
+from fedrs_lightning.engine.memory import ClientMemory
+from fedrs_lightning.engine.preemption import Preemption
+from fedrs_lightning.errors import ConfigError, FedrsError, RunError, TrainingError
+from fedrs_lightning.methods.base import FedAvg
+from fedrs_lightning.results.store import RunStore
+from fedrs_lightning.seeding import rng_stream
+from fedrs_lightning.states import digest, first_not_finite
+from fedrs_lightning.tasks.base import Task
+from fedrs_lightning.types import Client, State
+
+ALWAYS_EVALUATED = 4
+"""Last rounds that are evaluated whatever `evaluate_every` says: their mean stands beside the last value."""
+
+
+@dataclass
+class Schedule:
+    """How long, with whom, in what batches.
+
+    Args:
+        num_rounds: communication rounds.
+        local_epochs: passes over a client's data per round.
+        clients_per_round: size of the cohort; null takes every client in every round.
+        batch_size: of local training.
+        min_last_batch: smallest last batch; a smaller remainder is spread over the earlier batches, since batch
+            normalisation fails on one sample and suffers on a few. Null means a quarter of the batch size, at least 4;
+            0 switches the rule off.
+        eval_batch_size: of evaluation; results do not depend on it beyond rounding of the logits.
+        evaluate_every: rounds between evaluations; the last four rounds are always evaluated.
+    """
+
+    num_rounds: int
+    local_epochs: int = 1
+    clients_per_round: int | None = None
+    batch_size: int = 32
+    min_last_batch: int | None = None
+    eval_batch_size: int = 256
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("num_rounds", "local_epochs", "batch_size", "eval_batch_size", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"schedule.{name}={getattr(self, name)} must be at least 1")
+
+    def evaluates(self, round: int) -> bool:
+        """Whether `round` is evaluated."""
+        return round % self.evaluate_every == 0 or round > self.num_rounds - ALWAYS_EVALUATED
+
+
+class Engine:
+    """Runs a federated experiment on all ranks; construct it with the same arguments on each.
+
+    Args:
+        fabric: launched.
+        task: built in the random stream (seed, "model").
+        method: what differs from federated averaging.
+        federation: the data.
+        schedule: rounds, cohorts, batches.
+        seed: of the run; all random streams derive from it.
+        path: run directory, visible to all ranks.
+        name: of the run, for people.
+        channels_last: memory format of network and images.
+        compile: compile the network.
+        upload_memory: bytes of uploads that a rank holds in memory.
+        keep_checkpoints: how many of the newest stay on disk.
+        preemption: listens for the scheduler's warning; None does not listen.
+
+    Raises:
+        ConfigError: cohort, batches or clients that cannot work; names client and remedy.
+    """
+
+    def __init__(
+        self,
+        fabric: L.Fabric,
+        task: Task,
+        method: FedAvg,
+        federation: Federation,
+        schedule: Schedule,
+        *,
+        seed: int,
+        path: Path,
+        name: str = "run",
+        channels_last: bool = False,
+        compile: bool = False,
+        upload_memory: float = 2**30,
+        keep_checkpoints: int = 2,
+        preemption: Preemption | None = None,
+    ) -> None:
+        self.fabric, self.task, self.method, self.schedule, self.seed, self.name = fabric, task, method, schedule, seed, name
+        self.federation, self.path, self.preemption = federation, Path(path), preemption
+        self.store = RunStore(self.path)
+        training = _pooled(federation) if method.pools_clients else federation
+        self.clients = [Client(split.id, len(split.train), split.name) for split in training.clients]
+        self.sampler = CohortSampler(self.clients, schedule.clients_per_round, seed)
+        self.loader = ClientLoader(training, schedule.batch_size, schedule.min_last_batch, seed, fabric.device, channels_last)
+        _check_batches(self.loader, self.clients, task)
+
+        with rng_stream(seed, "adapt"):
+            method.adapt(task)
+        fabric.to_device(task)
+        if channels_last:
+            task.model.to(memory_format=torch.channels_last)
+        if compile:
+            task.model.compile()
+        self.composer = Composer(task, method.private_keys(task))
+        self.memory = ClientMemory(self.path / "clients")
+        self.checkpoints = CheckpointStore(self.path / "checkpoints", keep_checkpoints)
+        buffers = UploadBuffers(upload_memory, self.path / "spool" / f"rank-{fabric.global_rank}")
+        self.exchange = Exchange(fabric, buffers)
+        steps = [callback.on_step for callback in fabric._callbacks if hasattr(callback, "on_step")]
+        self.local = LocalTraining(
+            fabric, method, self.composer, self.loader, self.memory, buffers, seed, schedule.local_epochs, _all_of(steps)
+        )
+        self.evaluator = Evaluator(
+            fabric, method, self.composer, self.loader, federation, self.memory, self.exchange, schedule.eval_batch_size
+        )
+        self.round = 0
+        self.server = self._initial_server()
+        self.best: dict[str, float] = {}
+        self.loggers: dict[str, str] = {}
+        self.preempted = False
+
+    @property
+    def rank(self) -> int:
+        """This process among all."""
+        return self.fabric.global_rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self.fabric.world_size
+
+    @property
+    def headline(self) -> str:
+        """Key of the metric that the run reports, `protocol/score`."""
+        return f"{self.evaluator.headline}/{self.score_name}"
+
+    @property
+    def score_name(self) -> str:
+        """Name of the task's headline score: the first of its scores."""
+        return next(iter(self.task.scores(self.task.metric())))
+
+    def resume(self) -> None:
+        """Continue after the newest usable checkpoint, or stay before round 1 when there is none.
+
+        Whatever a broken run left of later rounds is removed.
+
+        Raises:
+            RunError: there are checkpoints, but none can be used.
+        """
+        checkpoint = self._checked_newest()
+        if checkpoint is not None:
+            self.round, self.server = checkpoint.round, checkpoint.server
+            self.best, self.loggers = checkpoint.best, checkpoint.loggers
+        self.memory.index = dict(checkpoint.index) if checkpoint is not None else {}
+        if self.rank == 0:
+            self.store.truncate(self.round)
+            self._forget_later_rounds()
+        self.fabric.barrier()
+
+    def fit(self) -> None:
+        """Run the remaining rounds. `preempted` tells afterwards whether the scheduler ended the run early.
+
+        Raises:
+            TrainingError: a loss, upload or server state is not finite.
+            RunError: another rank is gone.
+        """
+        self._watch = _Stopwatch()
+        self.fabric.call("on_run_start", engine=self)
+        try:
+            while self.round < self.schedule.num_rounds and not self.preempted:
+                self._next_round()
+        finally:
+            self.fabric.call("on_run_end", engine=self)
+            self.exchange.buffers.clear()
+
+    def digest(self) -> str:
+        """SHA-256 of server state and all client memories."""
+        total = hashlib.sha256(digest(self.server).encode())
+        for client_id in sorted(self.memory.index):
+            total.update(f"\0{client_id} {digest(self.memory.load(client_id))}".encode())
+        return total.hexdigest()
+
+    def digest_model(self) -> str:
+        """SHA-256 of the server's `model/*` keys."""
+        return digest({key: value for key, value in self.server.items() if key.startswith("model/")})
+
+    def _next_round(self) -> None:
+        self.round += 1
+        watch = self._watch
+        cohort = self.sampler.sample(self.round)  # the same list on every rank
+        steps = {client.id: float(self.loader.num_steps(client.id, self.schedule.local_epochs)) for client in cohort}
+        mine = set(assign(steps, self.world_size)[self.rank])
+        self.fabric.call("on_round_start", engine=self, num_steps=int(sum(steps[client] for client in mine)), num_clients=len(mine))
+
+        visits = self._train([client for client in cohort if client.id in mine])
+        watch.lap("train")
+        kept = {client_id for client_id, visit in visits.items() if visit.keeps_memory}
+        gathered = self.exchange.gather({key: visit.upload for key, visit in visits.items()}, cohort, kept)
+        self.server = self.exchange.broadcast(self._aggregate(gathered))
+        self.exchange.buffers.clear()
+        self.memory.commit(gathered.keeps_memory, self.round)
+        busy = self.exchange.collect((watch.seconds["train"], sum(visit.bytes_down for visit in visits.values())))
+        watch.lap("exchange")
+        evaluation = self.evaluator(self._on_device(self.server)) if self.schedule.evaluates(self.round) else Evaluation()
+        watch.lap("evaluate")
+        if self.rank == 0:
+            record = self._record(cohort, gathered, evaluation, busy)
+            self._save(record, gathered, evaluation, watch)
+            self.fabric.call("on_round_end", engine=self, record=record)
+            self.fabric.log_dict(_flat(record), step=self.round)
+        self.fabric.barrier()
+        self.preempted = self.preemption is not None and self.preemption.agreed(self.fabric)
+
+    def _train(self, clients: Sequence[Client]) -> dict[int, Visit]:
+        """Visit this rank's clients; when any rank fails, all raise."""
+        visits: dict[int, Visit] = {}
+        failure: FedrsError | None = None
+        try:
+            server = self._on_device(self.server)
+            for client in clients:
+                visits[client.id] = self.local.visit(client, self.round, server)
+        except FedrsError as error:
+            failure = error
+        self.exchange.agree(failure)
+        return visits
+
+    def _aggregate(self, gathered: Gathered) -> State:
+        """The next server state on rank 0; when it is not finite, all ranks raise."""
+        failure: FedrsError | None = None
+        server = self.server
+        if self.rank == 0:
+            try:
+                server = self.method.aggregate(self.server, gathered.uploads)
+                self._require_finite(server, gathered)
+            except FedrsError as error:
+                failure = error
+        self.exchange.agree(failure)
+        return server
+
+    def _require_finite(self, server: State, gathered: Gathered) -> None:
+        damaged = first_not_finite(server)
+        if damaged is None:
+            return
+        for upload in gathered.uploads:
+            entry = first_not_finite(upload.state)
+            if entry is not None:
+                raise TrainingError(
+                    f"client {upload.client.id}, round {self.round}: its upload {entry} is not finite; lower the learning rate "
+                    "(optimizer.init_args.lr) or look at this client's data"
+                )
+        raise TrainingError(f"round {self.round}: {damaged} is not finite after aggregation, although all uploads are")
+
+    def _record(self, cohort: Sequence[Client], gathered: Gathered, evaluation: Evaluation, busy: list[Any]) -> dict[str, Any]:
+        samples = np.array([upload.client.num_samples for upload in gathered.uploads], dtype=np.float64)
+        terms = [sum(value for name, value in upload.log.items() if name.startswith("loss/")) for upload in gathered.uploads]
+        seconds = [train for train, _ in busy]
+        return {
+            "round": self.round,
+            "cohort": [client.id for client in cohort],
+            "metrics": {"train/loss": float(np.dot(samples, terms) / samples.sum()), **evaluation.metrics},
+            "bytes": {"up": gathered.bytes_up, "down": sum(down for _, down in busy)},
+            "num_steps": gathered.num_steps,
+            "timing": {"idle_fraction": 1 - sum(seconds) / (max(seconds) * len(seconds)) if max(seconds) > 0 else 0.0},
+        }
+
+    def _save(self, record: dict[str, Any], gathered: Gathered, evaluation: Evaluation, watch: _Stopwatch) -> None:
+        """Logs first, then the checkpoint that makes them count, then what no checkpoint needs any more."""
+        rows: list[dict[str, Any]] = [
+            {
+                "round": self.round,
+                "client": upload.client.id,
+                "phase": "train",
+                "num_samples": upload.client.num_samples,
+                "num_steps": upload.num_steps,
+            }
+            | upload.log
+            for upload in gathered.uploads
+        ]
+        rows += [{"round": self.round} | row for row in evaluation.rows]
+        self.store.append_clients(rows)
+        self._remember_best(evaluation)
+        watch.lap("log")
+        # A round's record is written before its checkpoint, which therefore is counted with the next round.
+        record["timing"] |= watch.take()
+        self.store.append_round(record)
+        self.store.sync()
+        self.checkpoints.save(Checkpoint(self.round, self.server, dict(self.memory.index), self.loggers, self.best))
+        self._prune()
+        watch.lap("checkpoint")
+
+    def _remember_best(self, evaluation: Evaluation) -> None:
+        value = evaluation.metrics.get(f"validation/{self.score_name}")
+        if value is not None and value > self.best.get("value", -math.inf):
+            self.best = {"round": self.round, "value": value}
+
+    def _prune(self) -> None:
+        kept = self.checkpoints.prune({int(self.best["round"])} if self.best else set())
+        if self.memory.index:
+            self.memory.prune([self.memory.index, *(self.checkpoints.index(round) for round in kept)])
+
+    def _forget_later_rounds(self) -> None:
+        for round in self.checkpoints.rounds():
+            if round > self.round:
+                self.checkpoints.path(round).unlink()
+        kept = self.checkpoints.prune({int(self.best["round"])} if self.best else set())
+        self.memory.prune([self.memory.index, *(self.checkpoints.index(round) for round in kept)])
+
+    def _checked_newest(self) -> Checkpoint | None:
+        """Rank 0 decides which checkpoint counts; all ranks load that one."""
+        round, failure = 0, None
+        if self.rank == 0:
+            try:
+                newest = self.checkpoints.newest(self._unusable)
+                round = 0 if newest is None else newest.round
+            except RunError as error:
+                failure = error
+        self.exchange.agree(failure)
+        round = self.fabric.broadcast(round)
+        return self.checkpoints.load(round) if round else None
+
+    def _unusable(self, checkpoint: Checkpoint) -> str | None:
+        path = self.memory.missing(checkpoint.index)
+        return None if path is None else f"{path}: client memory of round {checkpoint.round} is missing or damaged"
+
+    def _initial_server(self) -> State:
+        shared = {key: tensor.cpu().clone() for key, tensor in self.composer.live.items() if key not in self.composer.private}
+        return shared | self.method.init_server(self.task, self.clients)
+
+    def _on_device(self, server: State) -> State:
+        return server if self.fabric.device.type == "cpu" else {key: tensor.to(self.fabric.device) for key, tensor in server.items()}
+
+
+def _pooled(federation: Federation) -> Federation:
+    """All clients' training data as one client."""
+    train = np.sort(np.concatenate([client.train for client in federation.clients]))
+    return replace(federation, clients=(ClientSplit(0, "all clients", train),))
+
+
+def _check_batches(loader: ClientLoader, clients: Sequence[Client], task: Task) -> None:
+    normalises = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in task.modules())
+    for client in clients:
+        who = f"client {client.id}" + (f" ({client.name})" if client.name else "")
+        if client.num_samples == 0:
+            raise ConfigError(f"{who} has no training samples; lower the number of clients, raise data.init_args.min_samples or choose another partition")
+        if normalises and min(loader.batch_sizes(client.id)) == 1:
+            raise ConfigError(
+                f"{who} has {client.num_samples} samples, so a batch of 1 would reach batch normalisation, which cannot train on it; "
+                "set schedule.min_last_batch to null, change schedule.batch_size, or raise data.init_args.min_samples"
+            )
+
+
+def _all_of(functions: Sequence[Any]) -> Any:
+    if len(functions) == 1:
+        return functions[0]
+
+    def call() -> None:
+        for function in functions:
+            function()
+
+    return call
+
+
+def _flat(record: dict[str, Any]) -> dict[str, float]:
+    """What loggers get: metrics, bytes and timing of a round."""
+    values = dict(record["metrics"])
+    values |= {f"bytes/{name}": float(value) for name, value in record["bytes"].items()}
+    return values | {f"timing/{name}": float(value) for name, value in record["timing"].items()}
+
+
+class _Stopwatch:
+    """Seconds by part of the round, since the last `take`."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {"checkpoint": 0.0}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = now - self._last
+        self._last = now
+
+    def take(self) -> dict[str, float]:
+        taken, self.seconds = self.seconds, {}
+        return taken | {"seconds": sum(taken.values())}
+
+

@@ -1,0 +1,178 @@
+"""Processes that share a group but no gradients: each rank trains whole clients on its own.
+
+`FabricSettings` turns a few plain options into a launched Fabric. The process group is gloo on every device: what
+crosses ranks are packed bytes in host memory (exchange.py), never gradients.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import lightning as L
+import torch
+from lightning.fabric.strategies import DDPStrategy
+from lightning.fabric.strategies.launchers import subprocess_script
+from lightning.fabric.strategies.strategy import Strategy
+from torch import nn
+
+from fedrs_lightning.errors import ConfigError
+
+StartMethod = Literal["popen", "fork", "spawn", "forkserver"]
+
+
+@dataclass
+class FabricSettings:
+    """Where and how a run computes.
+
+    Args:
+        accelerator: `cpu`, `gpu`, or `auto` (a GPU where there is one).
+        devices: ranks on this machine; `auto` takes every GPU, or on a CPU one rank per core, never more than clients.
+        num_nodes: machines.
+        precision: `32-true` or `bf16-mixed`. float16 is not offered: its loss scale would travel from client to client.
+        threads_per_rank: CPU threads of a rank. Unset: one on CPUs (faster than one rank with several, and the bits of a
+            sum depend on the number of threads), cores divided by ranks beside GPUs.
+        channels_last: lay images out channel by channel per pixel; faster convolutions on most hardware.
+        compile: compile the network with torch.compile, once for all clients.
+        deterministic: ask torch for deterministic kernels: `true` refuses an operation that has none, `warn` only says so.
+        upload_memory: bytes that a rank may hold in uploads of one round, in GiB; more are spooled to the run directory.
+    """
+
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: int | Literal["auto"] = "auto"
+    num_nodes: int = 1
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    threads_per_rank: int | None = None
+    channels_last: bool = False
+    compile: bool = False
+    deterministic: Literal["true", "warn", "false"] = "warn"
+    upload_memory: float = 1.0
+
+    def resolve(self, num_clients: int) -> tuple[str, int, int]:
+        """Accelerator, ranks on this machine and threads per rank.
+
+        Raises:
+            ConfigError: an accelerator or number of devices that is not there.
+        """
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        accelerator = ("gpu" if gpus else "cpu") if self.accelerator == "auto" else self.accelerator
+        if accelerator == "gpu" and not gpus:
+            raise ConfigError("fabric.accelerator=gpu, but torch sees no CUDA device; use --fabric.accelerator cpu or install a CUDA build of torch")
+        cores = available_cores()
+        if self.devices == "auto":
+            devices = min(gpus if accelerator == "gpu" else cores, max(1, num_clients))
+        else:
+            devices = self.devices
+        if devices < 1:
+            raise ConfigError(f"fabric.devices={devices} must be at least 1, or auto")
+        if accelerator == "gpu" and devices > gpus:
+            raise ConfigError(f"fabric.devices={devices}, but torch sees {gpus} CUDA device(s); lower it or use auto")
+        threads = self.threads_per_rank or (1 if accelerator == "cpu" else max(1, cores // devices))
+        if threads < 1:
+            raise ConfigError(f"fabric.threads_per_rank={threads} must be at least 1")
+        return accelerator, devices, threads
+
+    def build(
+        self, num_clients: int, *, callbacks: Sequence[Any] = (), loggers: Sequence[Any] = (), start_method: StartMethod = "popen"
+    ) -> L.Fabric:
+        """A Fabric ready for `launch()`, which starts the ranks, or joins them under torchrun and SLURM.
+
+        Raises:
+            ConfigError: see `resolve`.
+        """
+        accelerator, devices, threads = self.resolve(num_clients)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        torch.set_num_threads(threads)
+        if self.deterministic != "false" and accelerator == "gpu":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=self.deterministic == "warn")
+            # Fresh memory would otherwise be filled with NaN on every allocation: costly, and nothing here reads it.
+            torch.utils.deterministic.fill_uninitialized_memory = False
+            torch.backends.cudnn.benchmark = False
+        strategy: Strategy | str = "auto" if devices * self.num_nodes == 1 else ClientParallelStrategy(start_method=start_method)
+        return L.Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=self.num_nodes,
+            precision=self.precision,
+            strategy=strategy,
+            callbacks=list(callbacks),
+            loggers=list(loggers),
+        )
+
+
+def available_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+class ClientParallelStrategy(DDPStrategy):
+    """DDP's launcher and process group without gradient synchronisation, so that ranks may take unequal numbers of steps.
+
+    Args:
+        timeout: how long a collective waits; a rank with short clients waits for one with long ones.
+        start_method: `popen` runs the command again for each further rank; `fork` suits tests.
+    """
+
+    def __init__(self, timeout: timedelta = timedelta(hours=6), start_method: StartMethod = "popen", **kwargs: Any) -> None:
+        super().__init__(process_group_backend="gloo", timeout=timeout, start_method=start_method, **kwargs)
+
+    def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]
+        """Leave the module as it is."""
+        return module
+
+    def _configure_launcher(self) -> None:
+        if self._start_method == "popen":
+            assert self.cluster_environment is not None
+            self._launcher = _WatchedLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+        else:
+            super()._configure_launcher()
+
+
+class _WatchedLauncher(subprocess_script._SubprocessScriptLauncher):
+    """Ends all ranks when one dies, with a line for people instead of a bare kill."""
+
+    def launch(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
+        if not self.cluster_environment.creates_processes_externally:
+            self._call_children_scripts()
+            threading.Thread(target=_watch_children, args=(self.procs,), daemon=True, name="rank-watch").start()
+        return function(*args, **kwargs)
+
+
+def _watch_children(ranks: Sequence[subprocess.Popen[bytes]], every: float = 0.5) -> None:
+    while any(rank.poll() is None or rank.returncode for rank in ranks):
+        for number, rank in enumerate(ranks, start=1):
+            if rank.poll() is None or rank.returncode == 0:
+                continue
+            # Give a rank that fails for the same reason time to say so itself.
+            time.sleep(2 * every)
+            code = rank.returncode
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            print(f"fedrs: rank {number} {how}; all ranks stop. Finished rounds are on disk: the same command continues from them", file=sys.stderr)
+            sys.stderr.flush()
+            for other in ranks:
+                if other.poll() is None:
+                    other.kill()
+            os._exit(2)
+        time.sleep(every)
+
+
+def end_with_parent(every: float = 0.5) -> None:
+    """On ranks that the launcher started, end soon after their parent is gone instead of training on for nobody."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(every)
+        os._exit(2)
+
+    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
