@@ -51,7 +51,8 @@ def terminal(tables: list[Table], collection: Collection) -> RenderableType:
         header = _header(table)
         for index, name in enumerate(header):
             words = index == 0 or name == "protocol"
-            width = 0 if words else max(len(texts[index]) for texts in [*rows, header[-1:] * len(header)])
+            longest = max(len(texts[index]) for texts in [*rows, header[-1:] * len(header)])
+            width = min(longest, 32) if words else longest  # titles wrap first
             rich.add_column(name, justify="left" if words else "right", overflow="fold", vertical="bottom", min_width=width)
         for row, texts in enumerate(rows):
             cells = [None] * (len(texts) - len(table.columns) - 1) + table.cells[row] + [None]

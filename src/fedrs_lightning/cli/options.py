@@ -1,0 +1,52 @@
+"""An argument parser whose mistakes are one line with the nearest valid name."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from fedrs_lightning.errors import ConfigError
+
+
+class Parser(argparse.ArgumentParser):
+    """`argparse` without abbreviations; a mistake raises `ConfigError`, which the command prints with exit code 2."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse everything; an unknown option names the nearest known one."""
+        found, rest = self.parse_known_args(argv)
+        if rest:
+            self.error(f"unknown option {rest[0].partition('=')[0]}; {hint(rest[0].partition('=')[0], self.names())}")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and leaving."""
+        raise ConfigError(f"{message} ({self.prog} --help lists the options)")
+
+    def names(self) -> list[str]:
+        """All option names, such as `--format`."""
+        return list(self._option_string_actions)
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'X'?`, or the list of what there is."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
+
+
+def above(minimum: int) -> Any:
+    """Type of an argument: a whole number of at least `minimum`."""
+
+    def convert(text: str) -> int:
+        value = int(text)
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"{value} is below {minimum}")
+        return value
+
+    convert.__name__ = "whole number"
+    return convert

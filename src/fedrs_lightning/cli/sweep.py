@@ -1,0 +1,264 @@
+"""`fedrs sweep`: an experiment over methods, settings and seeds, one `fedrs fit` process a run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fedrs_lightning.cli.grid import Combination, SweepIndex, combinations, fingerprint, parse_extra, parse_grids, parse_seeds, run_root
+from fedrs_lightning.cli.options import Parser, above, hint
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.results.render import terminal
+from fedrs_lightning.results.store import RunStore
+from fedrs_lightning.results.tables import collect, tabulate
+
+HELP = "run an experiment over methods, settings and seeds"
+FIT = (sys.executable, "-m", "fedrs_lightning.cli.main", "fit")
+GROUPS = ("--data", "--task", "--method", "--schedule", "--optimizer", "--fabric", "--run", "--logger")
+GRACE = 60.0
+"""Seconds a child has after SIGINT to leave by itself."""
+
+
+@dataclass
+class Job:
+    """One combination and what became of it."""
+
+    combination: Combination
+    key: str
+    arguments: list[str]
+    log: Path
+    store: RunStore | None = None
+    error: str | None = None
+    process: subprocess.Popen[bytes] | None = None
+    start: float = 0.0
+
+
+def parser() -> Parser:
+    """Options of `fedrs sweep`."""
+    options = Parser(
+        prog="fedrs sweep",
+        description="Run the product of all grids and seeds. What is complete is skipped, what was interrupted continues, a run\n"
+        "that fails does not stop the others. Ends with a table, and with exit code 2 when a run failed.\n"
+        "Every option not listed here is handed to `fedrs fit`.",
+        epilog="examples:\n  fedrs sweep --config experiments/eurosat_small.yaml --grid method=FedAvg,FedBN,FedMAD --seeds 0..2\n"
+        "  fedrs sweep --config X.yaml --grid method.init_args.power=0.5,1,2 --schedule.num_rounds 20\n"
+        "  fedrs sweep --config X.yaml --grid 'data.init_args.bands=[red,green],[red]'",
+    )
+    options.add_argument("--config", action="append", required=True, metavar="FILE", help="may be given several times, later wins")
+    options.add_argument("--grid", action="append", default=[], metavar="KEY=V1,V2", help="option of fit and its values; may be repeated")
+    options.add_argument("--seeds", default="0", metavar="SEEDS", help="0..2 or 0,3,7 (default: 0)")
+    options.add_argument("--jobs", type=above(1), default=1, metavar="N", help="runs at a time (default: 1), each with its own ranks")
+    options.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
+    return options
+
+
+def main(argv: Sequence[str], command: Sequence[str] = FIT) -> int:
+    """Run the sweep; returns 0, 2 when a run failed, 130 when interrupted.
+
+    Args:
+        argv: arguments after `fedrs sweep`.
+        command: program in place of `fedrs fit`; it gets fit's arguments.
+    """
+    options = parser()
+    found, rest = options.parse_known_args(argv)
+    extra = parse_extra(rest)
+    grids = parse_grids(found.grid)
+    _check_extra([key for key, _ in extra], [key for key, _ in grids], options)
+    root = run_root(found.config, extra)
+    index = SweepIndex(root)
+    jobs = []
+    for combination in combinations(grids, parse_seeds(found.seeds)):
+        key = fingerprint(combination, found.config, extra)
+        slug = re.sub(r"[^A-Za-z0-9.=+-]+", "-", combination.title)[:80]
+        log = root / "sweep-logs" / f"{slug}-{key[:8]}.log"
+        jobs.append(Job(combination, key, combination.arguments(found.config, extra), log, store=index.complete(key)))
+    if found.dry_run:
+        for job in jobs:
+            state = f"complete, {job.store.path}" if job.store else f"to run: {shlex.join(['fedrs', 'fit', *job.arguments])}"
+            print(f"{job.combination.title}: {state}")
+        return 0
+    return run(jobs, index, command, limit=found.jobs)
+
+
+def run(jobs: list[Job], index: SweepIndex, command: Sequence[str], *, limit: int) -> int:
+    """Run all jobs that are not complete, at most `limit` at a time, then print table and failures."""
+    with _progress(len(jobs)) as show, _stop_signals():
+        waiting = []
+        for job in jobs:
+            if job.store is None:
+                waiting.append(job)
+            else:
+                show.finished(job, f"already complete, {job.store.path}")
+        active: list[Job] = []
+        try:
+            while waiting or active:
+                while waiting and len(active) < limit:
+                    job = waiting.pop(0)
+                    active.append(job)
+                    _start(job, command)
+                for job in [job for job in active if job.process is None or job.process.poll() is not None]:
+                    active.remove(job)
+                    _finish(job, index)
+                    show.finished(job, _outcome(job))
+                show.running(active)
+                time.sleep(0.1)
+        except KeyboardInterrupt:
+            _stop(active)
+            complete = sum(job.store is not None and job.error is None for job in jobs)
+            print(f"fedrs sweep: stopped with {complete} of {len(jobs)} runs complete; the same command continues", file=sys.stderr)
+            return 130
+    return _report(jobs)
+
+
+def _check_extra(extra: list[str], grid: list[str], options: Parser) -> None:
+    for key in extra:
+        if key in grid:
+            raise ConfigError(f"--{key} is given both as an option and as a grid; drop one of them")
+        if key == "run.label" and any(name != "method" for name in grid):
+            raise ConfigError("--run.label is set by the sweep, to the values of the grid; use --run.name to name the experiment")
+        near = hint(f"--{key}", options.names())
+        if "." not in key and f"--{key}" not in GROUPS and near.startswith("did you mean"):
+            raise ConfigError(f"unknown option --{key}; {near}")
+
+
+def _start(job: Job, command: Sequence[str]) -> None:
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    # Unbuffered: lines of stdout and stderr reach the log in the order in which they were written. A session of its own:
+    # Ctrl-C in the terminal comes to the sweep alone, which then stops the child's ranks together.
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    job.start = time.monotonic()
+    with job.log.open("wb") as log:
+        try:
+            job.process = subprocess.Popen(
+                [*command, *job.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=variables,
+                start_new_session=True,
+            )
+        except OSError as error:
+            log.write(f"{command[0]}: {error.strerror}\n".encode())
+
+
+def _finish(job: Job, index: SweepIndex) -> None:
+    lines = [line for line in job.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    paths = [line.removeprefix("run directory: ") for line in lines if line.startswith("run directory: ")]
+    store = RunStore(paths[-1].strip()) if paths else None
+    code = None if job.process is None else job.process.returncode
+    if code == 0 and store is not None and store.status == "complete":
+        job.store = store
+        index.record(job.key, job.combination, store)
+        return
+    job.store = store
+    errors = [line for line in lines if line.startswith("fedrs fit: ")]
+    if code == 0:
+        job.error = f"ended without a complete result ({store.status}: {store.path})" if store else "ended without naming its run directory"
+    elif code is not None and code < 0:
+        job.error = f"ended by {signal.Signals(-code).name}"
+    else:
+        job.error = (errors or lines or [f"exit code {code}"])[-1].strip().removeprefix("fedrs fit: ")
+
+
+def _outcome(job: Job) -> str:
+    if job.error is not None or job.store is None:
+        return f"failed: {job.error} (log: {job.log})"
+    return f"complete in {time.monotonic() - job.start:.0f} s, {job.store.path}"
+
+
+def _stop(active: list[Job]) -> None:
+    """Interrupt the children, wait until they left, and do not let one outlive the sweep."""
+    processes = [job.process for job in active if job.process is not None]
+    steps = ((signal.SIGINT, GRACE), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
+    for number, seconds in steps:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):  # the group is gone: that is what is wanted
+                os.killpg(process.pid, number)
+        end = time.monotonic() + seconds
+        try:
+            for process in processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):  # the next, harder signal follows
+                    process.wait(max(0.0, end - time.monotonic()))
+        except KeyboardInterrupt:
+            continue
+        if all(process.poll() is not None for process in processes):
+            return
+
+
+def _report(jobs: list[Job]) -> int:
+    collection = collect([job.store for job in jobs if job.store is not None])
+    Console(highlight=False).print(terminal(tabulate(collection), collection))
+    failed = [job for job in jobs if job.error is not None]
+    if failed:
+        print(f"fedrs sweep: {len(failed)} of {len(jobs)} runs failed; the same command tries them again", file=sys.stderr)
+        for job in failed:
+            print(f"  {job.combination.title}: {job.error} (log: {job.log})", file=sys.stderr)
+    return 2 if failed else 0
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[None]:
+    """Take SIGTERM and SIGHUP as Ctrl-C, unless ignored (nohup): children must not outlive a sweep that a job limit ends."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Show:
+    """One plain line a run; on a terminal also a bar, with the last line of the first active log beside it."""
+
+    def __init__(self, total: int, bar: Progress | None) -> None:
+        self.total, self.bar, self.count = total, bar, 0
+        self.task = bar.add_task("", total=total) if bar else None
+
+    def finished(self, job: Job, text: str) -> None:
+        self.count += 1
+        line = f"[{self.count}/{self.total}] {job.combination.title}: {text}"
+        if self.bar is None:
+            print(line, flush=True)
+        else:
+            self.bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            assert self.task is not None
+            self.bar.advance(self.task)
+
+    def running(self, active: list[Job]) -> None:
+        if self.bar is None or self.task is None or not active:
+            return
+        with active[0].log.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - 4096))
+            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        titles = ", ".join(job.combination.title for job in active)
+        self.bar.update(self.task, description=escape(f"{titles}  {lines[-1].strip() if lines else ''}"[:100]))
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[_Show]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Show(total, None)
+        return
+    columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield _Show(total, bar)
