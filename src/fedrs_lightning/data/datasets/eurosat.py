@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,23 @@ RGB_MEAN, RGB_STD = (0.344, 0.380, 0.408), (0.204, 0.137, 0.115)
 ALL_MEAN = (1354.41, 1118.24, 1042.93, 947.63, 1199.47, 1999.79, 2369.22, 2296.83, 732.08, 12.11, 1819.01, 1118.92, 2594.14)
 ALL_STD = (245.72, 333.01, 395.09, 593.75, 566.42, 861.18, 1086.63, 1117.98, 404.92, 4.78, 1002.59, 761.30, 1231.59)
 """Widely quoted statistics of the 27,000 GeoTIFFs in the order of `BANDS`, reflectance x 10000 (as in TorchGeo)."""
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Who trains, validates and tests on what; index arrays are int64 and sorted.
+
+    Attributes:
+        clients: shares of the training data, ids ascending.
+        test: common test set.
+        validation: held out of training.
+        rule: how it came about, for the manifest.
+    """
+
+    clients: tuple[ClientSplit, ...]
+    test: np.ndarray
+    validation: np.ndarray
+    rule: dict[str, Any]
 
 
 class EuroSAT(FederatedDataset):
@@ -123,9 +141,8 @@ class EuroSAT(FederatedDataset):
             raise DataError(f"{folder}: not packed yet, or the images changed meanwhile; call prepare() first")
         source, used = PackedSource(folder), seed if self.seed is None else self.seed
         labels = source.labels.numpy()
-        train, validation, test, rule = self._splits(source.sample_ids, labels, used)
-        clients = self._clients(labels, train, test, self._attributes(source.sample_ids, labels), used)
-        mean, std = self._statistics(source, np.sort(np.concatenate([client.train for client in clients])))
+        dealt = self.deal(source.sample_ids, labels, seed)
+        mean, std = self._statistics(source, np.concatenate([client.train for client in dealt.clients]))
         scale = 1 / 255 if self.bands == "rgb" else 1.0
         manifest = {
             "dataset": "EuroSAT",
@@ -139,18 +156,31 @@ class EuroSAT(FederatedDataset):
             "augmentation": "flips and quarter turns" if self.augment else None,
             "normalisation": {"statistics": self.normalise, "scale": scale, "mean": list(mean), "std": list(std)},
             "seed": used,
-            "split": rule,
+            "split": dealt.rule,
             "partition": {"class": type(self.partition).__name__, **vars(self.partition)},
             "own_test": "common test set cut by the clients' class proportions (our rule)" if self.own_test else None,
             "class_names": list(layout.CLASSES),
             "num_samples": len(source),
             "images_sha256": source.digest,
-            "clients": [self._describe(client, source, labels) for client in clients],
-            "test": describe_split(test, source.sample_ids, labels, self.num_classes),
-            "validation": describe_split(validation, source.sample_ids, labels, self.num_classes),
+            "clients": [self._describe(client, source, labels) for client in dealt.clients],
+            "test": describe_split(dealt.test, source.sample_ids, labels, self.num_classes),
+            "validation": describe_split(dealt.validation, source.sample_ids, labels, self.num_classes),
         }
         transform = ImageTransform(mean, std, scale, self.image_size, self.augment)
-        return Federation(source, clients, test, validation, transform, manifest, source.sample_ids)
+        return Federation(source, dealt.clients, dealt.test, dealt.validation, transform, manifest, source.sample_ids)
+
+    def deal(self, sample_ids: tuple[str, ...], labels: np.ndarray, seed: int) -> Deal:
+        """Split the samples and give the training samples to clients, without reading an image.
+
+        Args:
+            sample_ids: relative paths, classes in order and numbers ascending.
+            labels: class of each, int [N].
+            seed: the run's seed.
+        """
+        used = seed if self.seed is None else self.seed
+        train, validation, test, rule = self._splits(sample_ids, labels, used)
+        clients = self._clients(labels, train, test, self._attributes(sample_ids, labels), used)
+        return Deal(clients, test, validation, rule)
 
     def _spec(self, files: layout.Layout) -> PackSpec:
         rgb = self.bands == "rgb"

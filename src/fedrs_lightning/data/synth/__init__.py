@@ -1,0 +1,1 @@
+"""Synthetic samples in official layouts, from one scene engine."""

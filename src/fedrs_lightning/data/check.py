@@ -1,0 +1,219 @@
+"""`fedrs data check`: find every known fault of a data folder, each with its file and remedy."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from rich.console import Console
+from rich.progress import track
+
+from fedrs_lightning.data.datasets import eurosat_files as layout
+from fedrs_lightning.data.datasets.eurosat import EuroSAT
+from fedrs_lightning.data.packing import SourceFile
+from fedrs_lightning.data.partition import Partition
+from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.files import read_json
+from fedrs_lightning.seeding import stream_seed
+
+Severity = Literal["error", "warning", "note"]
+HASHED_BYTES = 64 * 1024  # smaller files are read whole anyway, so duplicates among them cost nothing to find
+PLAIN = 3.0  # grey levels: tiles of open water vary less, and equal ones do occur in the real data set
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know about a data folder.
+
+    Attributes:
+        severity: `error` (the reader refuses it, or results would be wrong), `warning`, or `note`.
+        message: names the file, what is wrong and what to do.
+    """
+
+    severity: Severity
+    message: str
+
+
+@dataclass
+class Report:
+    """Outcome of a check.
+
+    Attributes:
+        dataset: name.
+        root: folder that was checked.
+        folder: where the class folders were found; empty if nowhere.
+        mode: `header`, or `deep` when everything was decoded.
+        checked: number of files looked into.
+        counts: samples of each class.
+        clients: samples of each class by client name, where clients were asked for.
+        synthetic: whether the data are synthetic.
+        findings: in the order found.
+    """
+
+    dataset: str
+    root: str
+    folder: str = ""
+    mode: Literal["header", "deep"] = "header"
+    checked: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    clients: dict[str, list[int]] = field(default_factory=dict)
+    synthetic: bool = False
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, severity: Severity, message: str) -> None:
+        """Record a finding."""
+        self.findings.append(Finding(severity, message))
+
+    @property
+    def failed(self) -> bool:
+        """Whether there are errors."""
+        return any(finding.severity == "error" for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self) | {"failed": self.failed}
+
+
+def check_eurosat(
+    root: str,
+    bands: layout.BandChoice = "rgb",
+    deep: bool = False,
+    sample: int | None = None,
+    seed: int = 0,
+    partition: Partition | None = None,
+    attributes: str | None = None,
+) -> Report:
+    """Check a EuroSAT folder.
+
+    Args:
+        root: as for the reader.
+        bands: which kind of images to expect.
+        deep: decode every image instead of reading headers, and compare decoded pixels for duplicates.
+        sample: look into this many files, drawn at random, instead of all.
+        seed: of the sample and of the clients.
+        partition: also deal the training samples to clients, for the table.
+        attributes: table for `ByAttribute`.
+    """
+    if sample is not None and sample < 1:
+        raise ConfigError(f"--sample must be at least 1 file, got {sample}")
+    report = Report("EuroSAT", str(root), mode="deep" if deep else "header")
+    try:
+        folder = layout.find_class_folder(root, bands)
+        found, faults = layout.survey(folder, bands)
+    except DataError as error:
+        report.add("error", str(error))
+        return report
+    report.folder = str(folder)
+    for fault in faults:
+        report.add("error", fault)
+    for path in found.others:
+        report.add("warning", f"{path}: is not part of EuroSAT and is not read; move it out of the folder")
+    labels = np.asarray([file.label for file in found.files], dtype=np.int64)
+    report.counts = dict(zip(layout.CLASSES, np.bincount(labels, minlength=len(layout.CLASSES)).tolist(), strict=True))
+    files = found.files
+    if sample is not None and sample < len(files):
+        files = sorted(random.Random(stream_seed(seed, "check")).sample(files, sample), key=lambda file: (file.label, file.id))
+    _check_files(report, files, bands, deep)
+    marker = layout.synthetic_marker(folder)
+    if marker is not None:
+        report.synthetic = True
+        report.add("note", f"{marker}: synthetic data, made by {read_json(marker).get('generator', 'an unknown generator')}")
+    if partition is not None and not report.failed:
+        _deal(
+            report, EuroSAT(str(root), partition, bands=bands, attributes=attributes), tuple(file.id for file in found.files), labels, seed
+        )
+    return report
+
+
+def _check_files(report: Report, files: Sequence[SourceFile], bands: layout.BandChoice, deep: bool) -> None:
+    look = _look_at_jpeg if bands == "rgb" else _look_at_geotiff
+    console, by_content = Console(stderr=True), defaultdict(list)
+    with ThreadPoolExecutor() as pool:
+        results = pool.map(lambda file: look(file.path, deep), files)
+        for file, (fault, content) in track(
+            zip(files, results, strict=True),
+            "checking",
+            total=len(files),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        ):
+            if fault:
+                report.add("error", fault)
+            elif content:
+                by_content[content].append(file)
+    report.checked = len(files)
+    for same in by_content.values():
+        if len(same) > 1:
+            _report_duplicates(report, same, bands)
+
+
+def _look_at_jpeg(path: Path, deep: bool) -> tuple[str | None, str]:
+    """Fault of a JPEG, or the hash of its content."""
+    try:
+        if deep:
+            return None, hashlib.sha256(layout.decode_rgb(path).tobytes()).hexdigest()
+        with path.open("rb") as handle:
+            content = handle.read(HASHED_BYTES)
+            whole = not handle.read(1)
+            handle.seek(0)
+            with Image.open(handle) as image:
+                fault = layout.jpeg_fault(image, path)
+        if fault is None and whole and b"\xff\xd9" not in content[-64:]:
+            fault = f"{path}: is truncated (no end-of-image mark); replace the file from the archive"
+        return fault, hashlib.sha256(content).hexdigest() if whole else ""
+    except DataError as error:
+        return str(error), ""
+    except UnidentifiedImageError:
+        return f"{path}: not an image; replace the file from the archive", ""
+    except PermissionError:
+        return f"{path}: no permission to read it; run chmod u+r on it", ""
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"{path}: cannot be read ({error}); replace the file from the archive", ""
+
+
+def _look_at_geotiff(path: Path, deep: bool) -> tuple[str | None, str]:
+    """Fault of a GeoTIFF, or the hash of its content (`deep` only)."""
+    import rasterio
+    from rasterio.errors import RasterioError
+
+    try:
+        if deep:
+            return None, hashlib.sha256(layout.decode_all(path).tobytes()).hexdigest()
+        with rasterio.open(path) as raster:
+            fault = layout.raster_fault(raster.count, raster.dtypes[0], raster.width, raster.height, path)
+            compressed = raster.profile.get("compress") is not None
+        if fault is None and not compressed and path.stat().st_size < len(layout.BANDS) * layout.SIDE**2 * 2:
+            fault = f"{path}: is truncated ({path.stat().st_size} bytes); replace the file from the archive"
+        return fault, ""
+    except DataError as error:
+        return str(error), ""
+    except RasterioError as error:
+        return f"{path}: cannot be read as a GeoTIFF ({error}); check permissions, or replace the file from the archive", ""
+
+
+def _report_duplicates(report: Report, same: list[SourceFile], bands: layout.BandChoice) -> None:
+    names = ", ".join(str(file.path) for file in same[1:])
+    pixels = (layout.decode_rgb if bands == "rgb" else layout.decode_all)(same[0].path)
+    if bands == "rgb" and len({file.label for file in same}) == 1 and pixels.std(axis=(1, 2)).max() < PLAIN:
+        report.add("note", f"{same[0].path}: the same plain pixels also in {names}; harmless, open water does look alike")
+    else:
+        report.add("error", f"{names}: the same content as {same[0].path}; remove all but one, or training and test data overlap")
+
+
+def _deal(report: Report, dataset: EuroSAT, sample_ids: tuple[str, ...], labels: np.ndarray, seed: int) -> None:
+    try:
+        dealt = dataset.deal(sample_ids, labels, seed)
+    except (ConfigError, DataError) as error:
+        report.add("error", str(error))
+        return
+    rows = {f"{client.id}: {client.name}": client.train for client in dealt.clients} | {"test": dealt.test}
+    report.clients = {name: np.bincount(labels[indices], minlength=len(layout.CLASSES)).tolist() for name, indices in rows.items()}

@@ -1,0 +1,91 @@
+"""Reflectance of land-cover materials in ten Sentinel-2 bands, and how it varies within a material.
+
+The end-members are round figures of our own in the range of published spectral libraries; they are meant to give
+plausible and separable land cover, not to be measured with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+BANDS = ("B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B11", "B12")
+"""Blue, green, red, three red edges, near infrared, narrow near infrared, two short-wave infrareds."""
+
+BLUE, GREEN, RED, NIR = 0, 1, 2, 6  # channel numbers in BANDS
+
+
+@dataclass(frozen=True)
+class Material:
+    """One surface.
+
+    A pixel is (mean + t (toward - mean)) exp(b): t moves along the line to another material (a crop towards bare soil),
+    b is brightness. Both are drawn for each object, and textured within it.
+
+    Attributes:
+        name: of the material.
+        mean: reflectance in `BANDS`.
+        toward: material at t = 1.
+        state: standard deviation of t between objects.
+        shade: standard deviation of b between objects.
+        fine: standard deviation of b within an object at a correlation length of about 12 m.
+        coarse: the same at about 80 m.
+    """
+
+    name: str
+    mean: tuple[float, ...]
+    toward: str
+    state: float
+    shade: float
+    fine: float
+    coarse: float
+
+
+def _material(name: str, toward: str, variation: tuple[float, float, float, float], *mean: float) -> Material:
+    return Material(name, mean, toward, *variation)
+
+
+# fmt: off
+MATERIALS = (
+    #         name           toward          state shade fine  coarse   B02   B03   B04   B05   B06   B07   B08   B8A   B11   B12
+    _material("water_clear", "water_turbid", (0.16, 0.15, 0.02, 0.03), .022, .028, .014, .010, .007, .006, .005, .005, .003, .002),
+    _material("water_turbid", "water_clear", (0.30, 0.15, 0.03, 0.05), .052, .080, .072, .060, .038, .032, .027, .024, .008, .005),
+    _material("conifer", "broadleaf",        (0.30, 0.15, 0.16, 0.10), .013, .027, .018, .042, .120, .150, .165, .180, .075, .035),
+    _material("broadleaf", "conifer",        (0.30, 0.15, 0.14, 0.10), .019, .043, .023, .070, .230, .300, .320, .335, .150, .070),
+    _material("meadow", "dry_grass",         (0.14, 0.14, 0.06, 0.08), .032, .062, .040, .090, .260, .345, .370, .385, .200, .105),
+    _material("dry_grass", "meadow",         (0.30, 0.18, 0.10, 0.12), .058, .085, .105, .140, .200, .220, .240, .260, .310, .215),
+    _material("scrub", "dry_grass",          (0.28, 0.18, 0.16, 0.16), .034, .052, .052, .088, .160, .190, .205, .220, .205, .125),
+    _material("rock", "soil_pale",           (0.30, 0.20, 0.16, 0.18), .095, .120, .145, .160, .175, .185, .195, .205, .260, .230),
+    _material("crop_green", "soil",          (0.16, 0.16, 0.05, 0.05), .026, .056, .030, .080, .300, .395, .425, .440, .210, .105),
+    _material("crop_ripe", "soil_pale",      (0.25, 0.14, 0.05, 0.05), .064, .098, .132, .168, .220, .242, .262, .280, .330, .240),
+    _material("soil", "soil_pale",           (0.30, 0.18, 0.05, 0.07), .064, .090, .118, .138, .160, .175, .190, .205, .275, .225),
+    _material("soil_pale", "soil",           (0.25, 0.14, 0.05, 0.07), .105, .148, .195, .220, .242, .260, .280, .298, .380, .320),
+    _material("orchard", "scrub",            (0.25, 0.15, 0.10, 0.08), .026, .046, .034, .070, .200, .250, .270, .285, .160, .085),
+    _material("asphalt", "concrete",         (0.25, 0.14, 0.06, 0.05), .078, .088, .092, .096, .102, .107, .112, .116, .130, .120),
+    _material("concrete", "asphalt",         (0.30, 0.14, 0.07, 0.05), .130, .148, .162, .172, .180, .185, .190, .195, .220, .205),
+    _material("roof_metal", "concrete",      (0.35, 0.22, 0.04, 0.03), .260, .270, .270, .272, .275, .275, .275, .275, .265, .250),
+    _material("roof_tile", "roof_dark",      (0.25, 0.16, 0.05, 0.03), .062, .084, .140, .158, .175, .188, .198, .208, .240, .210),
+    _material("roof_dark", "concrete",       (0.20, 0.18, 0.05, 0.03), .062, .068, .072, .078, .084, .090, .094, .098, .112, .102),
+)
+# fmt: on
+
+INDEX = {material.name: number for number, material in enumerate(MATERIALS)}
+MEAN = np.asarray([material.mean for material in MATERIALS], dtype=np.float32)  # [M, 10]
+TOWARD = np.asarray([MATERIALS[INDEX[material.toward]].mean for material in MATERIALS], dtype=np.float32)  # [M, 10]
+STATE, SHADE, FINE, COARSE = (
+    np.asarray([getattr(material, name) for material in MATERIALS], dtype=np.float32) for name in ("state", "shade", "fine", "coarse")
+)  # each [M]
+
+
+def reflectance(material: np.ndarray, state: np.ndarray, shade: np.ndarray) -> np.ndarray:
+    """Reflectance of a map, float32 [10, H, W].
+
+    Args:
+        material: index of each pixel's material, int [H, W].
+        state: t of each pixel, clipped to [-0.5, 1].
+        shade: b of each pixel, clipped to [-1.2, 0.7].
+    """
+    start = MEAN.T[:, material]
+    pixels = start + np.clip(state, -0.5, 1.0) * (TOWARD.T[:, material] - start)
+    return np.maximum(pixels * np.exp(np.clip(shade, -1.2, 0.7)), np.float32(0.0005))
