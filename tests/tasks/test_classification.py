@@ -98,6 +98,10 @@ def test_model_state_is_the_network_itself():
     assert task.model.fc.bias.tolist() == [7.0, 7.0]
 
 
+def test_head_keys_are_the_classifier():
+    assert tiny().head_keys() == {"model/fc.weight", "model/fc.bias"}
+
+
 def test_optimizers_skip_frozen_parameters():
     task = tiny()
     task.model.conv1.weight.requires_grad_(False)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
+from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.nn.surgery import MODEL
 from fedrs_lightning.types import Batch, Output, State
 
@@ -64,6 +65,14 @@ class Task(L.LightningModule, ABC):
     def model_state(self) -> State:
         """The network's entries as a flat state `model/*`; the tensors are the network's own, not copies."""
         return {MODEL + name: tensor for name, tensor in self.model.state_dict().items()}
+
+    def head_keys(self) -> set[str]:
+        """State keys of the last layer, which turns the embedding into logits; for methods that treat it apart.
+
+        Raises:
+            ConfigError: the task does not say which layer that is.
+        """
+        raise ConfigError(f"{type(self).__name__} does not name its last layer; keep the head shared")
 
     def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
         """Loss of a batch, in training mode."""

@@ -11,6 +11,7 @@ from torchmetrics import Metric
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.models.classification import Backbone, ResNet, Stem
 from fedrs_lightning.models.weights import BandInit
+from fedrs_lightning.nn.surgery import MODEL
 from fedrs_lightning.tasks.base import Task
 from fedrs_lightning.tasks.metrics import confusion_counts, confusion_metric, mean_class_accuracy, overall_accuracy
 from fedrs_lightning.types import Batch, Output
@@ -47,6 +48,10 @@ class ClassificationTask(Task):
         self.model = ResNet(backbone, num_classes, in_channels, width, stem, weights, band_init)
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing
+
+    def head_keys(self) -> set[str]:
+        """Weight and bias of the classifier."""
+        return {key for key in self.model_state() if key.startswith(f"{MODEL}fc.")}
 
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean cross-entropy of the batch."""

@@ -1,0 +1,128 @@
+"""The two ends between which federated methods lie: everybody's data in one place, and everybody alone.
+
+Both run through the same engine, schedule and evaluation as the methods they bound. Unlike these they keep the state of
+the optimiser between rounds: nothing is averaged, so a restart in every round would only hold them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.methods.base import FedAvg
+from fedrs_lightning.types import Local, State, Upload
+
+if TYPE_CHECKING:
+    from fedrs_lightning.tasks.base import Task
+
+OPTIMIZER = "optimizer/"
+
+
+class Centralised(FedAvg):
+    """Upper bound: one model trained on all clients' data, as if one client held it. A round is `local_epochs` passes.
+
+    Args:
+        keep_optimizer: carry the optimiser's state (momentum, Adam's moments) from round to round. False restarts it
+            in every round, as federated methods do.
+    """
+
+    pools_clients = True
+
+    def __init__(self, keep_optimizer: bool = True) -> None:
+        super().__init__()
+        self.keep_optimizer = keep_optimizer
+
+    def on_local_start(self, local: Local) -> None:
+        """Continue with the optimiser's state of the round before."""
+        if self.keep_optimizer:
+            restore_optimizer(local)
+
+    def on_local_end(self, local: Local) -> None:
+        """Keep the optimiser's state in the client's memory."""
+        if self.keep_optimizer:
+            keep_optimizer(local)
+
+
+class LocalOnly(FedAvg):
+    """Lower bound: every client trains its own model; nothing is sent and nothing aggregated.
+
+    All clients start from the same initial values. The round in which a client rests leaves its model as it is.
+
+    Args:
+        keep_optimizer: carry the optimiser's state (momentum, Adam's moments) from round to round. False restarts it
+            in every round, as federated methods do.
+    """
+
+    def __init__(self, keep_optimizer: bool = True) -> None:
+        super().__init__()
+        self.keep_optimizer = keep_optimizer
+
+    def private_keys(self, task: Task) -> set[str]:
+        """All of them."""
+        return set(task.model_state())
+
+    def on_local_start(self, local: Local) -> None:
+        """Continue with the optimiser's state of the visit before."""
+        if self.keep_optimizer:
+            restore_optimizer(local)
+
+    def on_local_end(self, local: Local) -> None:
+        """Keep the optimiser's state in the client's memory."""
+        if self.keep_optimizer:
+            keep_optimizer(local)
+
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+        """The server state as it is."""
+        return server
+
+
+def keep_optimizer(local: Local) -> None:
+    """Copy the optimiser's state into `local.memory` as `optimizer/<parameter>/<entry>`.
+
+    Raises:
+        ConfigError: the optimiser keeps something that is not a tensor.
+    """
+    names = _parameter_names(local)
+    for parameter, state in local.optimizer.state.items():
+        for entry, value in state.items():
+            if isinstance(value, Tensor):
+                local.memory[f"{OPTIMIZER}{names[parameter]}/{entry}"] = value.detach()
+            elif value is not None:  # SGD without momentum notes None
+                raise ConfigError(
+                    f"keep_optimizer: {type(local.optimizer).__name__} keeps '{entry}' as {type(value).__name__}, and client memory "
+                    "holds tensors only; set keep_optimizer: false or choose another optimiser"
+                )
+
+
+def restore_optimizer(local: Local) -> None:
+    """Give the fresh optimiser the state that `keep_optimizer` left; learning rate and other settings stay its own."""
+    parameters = {name: parameter for parameter, name in _parameter_names(local).items()}
+    states: dict[Tensor, dict[str, Tensor]] = {}
+    for key, value in local.memory.items():
+        if key.startswith(OPTIMIZER):
+            name, entry = key.removeprefix(OPTIMIZER).rsplit("/", 1)
+            states.setdefault(parameters[name], {})[entry] = _as(value, parameters[name])
+    if states:
+        _load(local.optimizer, states)
+
+
+def _load(optimizer: Optimizer, states: dict[Tensor, dict[str, Tensor]]) -> None:
+    """Through `load_state_dict`, which knows which entries belong on the CPU."""
+    content = optimizer.state_dict()
+    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    content["state"] = {index: states[parameter] for index, parameter in enumerate(order) if parameter in states}
+    optimizer.load_state_dict(content)
+
+
+def _as(value: Tensor, parameter: Tensor) -> Tensor:
+    """A copy that the optimiser may change: laid out in memory like its parameter, or on the CPU if it is a counter."""
+    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value.detach().cpu().clone()
+
+
+def _parameter_names(local: Local) -> dict[Tensor, str]:
+    return {parameter: name for name, parameter in local.task.named_parameters()}
