@@ -128,9 +128,14 @@ def check_metric(metric: str, groups: Sequence[Group]) -> None:
         return
     if "/" not in metric:
         known = {key.rpartition("/")[2] for group in groups for key in known if key.startswith(f"{group.headline[0]}/")}
-    near = difflib.get_close_matches(metric, sorted(known), n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(sorted(known))}"
-    raise ConfigError(f"no run has the metric '{metric}'; {hint}")
+    raise unknown_metric(metric, known)
+
+
+def unknown_metric(metric: str, known: Iterable[str]) -> ConfigError:
+    """Error that names the nearest known metric, or all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(metric, names, n=1, cutoff=0.5)
+    return ConfigError(f"no run has the metric '{metric}'; " + (f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}"))
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
