@@ -93,12 +93,19 @@ class CheckpointStore:
 
     def index(self, round: int) -> dict[int, int]:
         """The memory versions that a checkpoint names; none for a damaged one, which nobody can resume from."""
+        return {int(client): version for client, version in self._plain(round).get("index", {}).items()}
+
+    def logger_ids(self) -> dict[str, str]:
+        """Logger ids of the newest checkpoint; empty before the first."""
+        rounds = self.rounds()
+        return dict(self._plain(rounds[-1]).get("loggers", {})) if rounds else {}
+
+    def _plain(self, round: int) -> dict[str, Any]:
         try:
             with safe_open(self.path(round), framework="pt") as file:
-                plain = json.loads((file.metadata() or {})["fedrs"])
+                return dict(json.loads((file.metadata() or {})["fedrs"]))
         except (OSError, SafetensorError, KeyError, ValueError):
             return {}
-        return {int(client): version for client, version in plain["index"].items()}
 
     def newest(self, usable: Any = None) -> Checkpoint | None:
         """The newest checkpoint that reads back whole; a damaged one is named in a warning and passed over.

@@ -179,7 +179,7 @@ class Engine:
         if self.rank == 0:
             self.store.truncate(self.round)
             self._forget_later_rounds()
-        self.fabric.barrier()
+        self.exchange.barrier()
 
     def fit(self) -> None:
         """Run the remaining rounds. `preempted` tells afterwards whether the scheduler ended the run early.
@@ -231,8 +231,8 @@ class Engine:
             record = self._record(cohort, gathered, evaluation, busy)
             self._save(record, gathered, evaluation, watch)
             self.fabric.call("on_round_end", engine=self, record=record)
-            self.fabric.log_dict(_flat(record), step=self.round)
-        self.fabric.barrier()
+            self.fabric.log_dict(logged(record), step=self.round)
+        self.exchange.barrier()
         self.preempted = self.preemption is not None and self.preemption.agreed(self.fabric)
 
     def _train(self, clients: Sequence[Client]) -> dict[int, Visit]:
@@ -384,7 +384,7 @@ def _all_of(functions: Sequence[Any]) -> Any:
     return call
 
 
-def _flat(record: dict[str, Any]) -> dict[str, float]:
+def logged(record: dict[str, Any]) -> dict[str, float]:
     """What loggers get: metrics, bytes and timing of a round."""
     values = dict(record["metrics"])
     values |= {f"bytes/{name}": float(value) for name, value in record["bytes"].items()}

@@ -142,6 +142,16 @@ class Exchange:
         """Number of processes."""
         return self.fabric.world_size
 
+    def barrier(self) -> None:
+        """Wait for all ranks.
+
+        Raises:
+            RunError: one is gone.
+        """
+        if self.world_size > 1:
+            with _contact():
+                self.fabric.barrier()
+
     def collect(self, value: Any) -> list[Any]:
         """One small Python value of every rank, on every rank, in rank order."""
         if self.world_size == 1:

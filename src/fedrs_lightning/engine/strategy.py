@@ -35,8 +35,9 @@ class FabricSettings:
 
     Args:
         accelerator: `cpu`, `gpu`, or `auto` (a GPU where there is one).
-        devices: ranks on this machine; `auto` takes every GPU, or on a CPU one rank per core, never more than clients.
-        num_nodes: machines.
+        devices: ranks on a machine; `auto` takes what SLURM or torchrun started, else every GPU, or on a CPU one rank per
+            core, never more than clients in a round.
+        num_nodes: machines; `auto` takes what SLURM or torchrun started, else one.
         precision: `32-true` or `bf16-mixed`. float16 is not offered: its loss scale would travel from client to client.
         threads_per_rank: CPU threads of a rank. Unset: one on CPUs (faster than one rank with several, and the bits of a
             sum depend on the number of threads), cores divided by ranks beside GPUs.
@@ -48,7 +49,7 @@ class FabricSettings:
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int | Literal["auto"] = "auto"
-    num_nodes: int = 1
+    num_nodes: int | Literal["auto"] = "auto"
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     threads_per_rank: int | None = None
     channels_last: bool = False
@@ -68,7 +69,8 @@ class FabricSettings:
             raise ConfigError("fabric.accelerator=gpu, but torch sees no CUDA device; use --fabric.accelerator cpu or install a CUDA build of torch")
         cores = available_cores()
         if self.devices == "auto":
-            devices = min(gpus if accelerator == "gpu" else cores, max(1, num_clients))
+            started = _from_environment("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE")
+            devices = started or min(gpus if accelerator == "gpu" else cores, max(1, num_clients))
         else:
             devices = self.devices
         if devices < 1:
@@ -97,16 +99,28 @@ class FabricSettings:
             # Fresh memory would otherwise be filled with NaN on every allocation: costly, and nothing here reads it.
             torch.utils.deterministic.fill_uninitialized_memory = False
             torch.backends.cudnn.benchmark = False
-        strategy: Strategy | str = "auto" if devices * self.num_nodes == 1 else ClientParallelStrategy(start_method=start_method)
+        nodes = (_from_environment("GROUP_WORLD_SIZE", "SLURM_NNODES") or 1) if self.num_nodes == "auto" else self.num_nodes
+        strategy: Strategy | str = "auto" if devices * nodes == 1 else ClientParallelStrategy(start_method=start_method)
         return L.Fabric(
             accelerator=accelerator,
             devices=devices,
-            num_nodes=self.num_nodes,
+            num_nodes=nodes,
             precision=self.precision,
             strategy=strategy,
             callbacks=list(callbacks),
             loggers=list(loggers),
         )
+
+
+def started_externally() -> bool:
+    """Whether torchrun or srun started this process. A shell inside a SLURM allocation has no step."""
+    return "TORCHELASTIC_RUN_ID" in os.environ or "SLURM_STEP_ID" in os.environ
+
+
+def _from_environment(torchrun: str, slurm: str) -> int | None:
+    """How many an external launcher started, or None."""
+    name = torchrun if "TORCHELASTIC_RUN_ID" in os.environ else slurm
+    return int(os.environ[name]) if started_externally() and name in os.environ else None
 
 
 def available_cores() -> int:

@@ -1,5 +1,8 @@
 """Federated methods, one file each."""
 
 from fedrs_lightning.methods.base import FedAvg
+from fedrs_lightning.methods.bounds import Centralised, LocalOnly
+from fedrs_lightning.methods.fedbn import FedBN
+from fedrs_lightning.methods.fedmad import FedMAD
 
-__all__ = ["FedAvg"]
+__all__ = ["Centralised", "FedAvg", "FedBN", "FedMAD", "LocalOnly"]

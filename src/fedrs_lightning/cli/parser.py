@@ -1,0 +1,139 @@
+"""The options of a federated run: signatures are the schema, YAML files and the command line fill them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
+
+from jsonargparse import ArgumentParser, Namespace
+from torch import nn
+from torch.optim import Optimizer
+
+from fedrs_lightning.cli.messages import plain_message
+from fedrs_lightning.data import FederatedDataset
+from fedrs_lightning.engine.engine import Schedule
+from fedrs_lightning.engine.strategy import FabricSettings
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.methods import FedAvg
+from fedrs_lightning.tasks import Task
+
+Resume = Literal["auto", "never"]
+LoggerName = Literal["csv", "tensorboard", "wandb"]
+
+
+@dataclass
+class RunSettings:
+    """Where a run lies and who is told about it. Nothing here changes a result.
+
+    Args:
+        root: folder of all runs.
+        name: experiment, a folder below `root`; null takes the name of the first config file.
+        dir: run directory itself, instead of `root/name/method-seed-hash`.
+        label: name of the run in tables and plots; null takes the method's.
+        loggers: `csv` (metrics.csv), `tensorboard`, `wandb`; the round log and the result are always written.
+        wandb_project: project of Weights & Biases.
+        wandb_offline: keep Weights & Biases on this machine; `wandb sync` uploads later.
+        keep_checkpoints: how many of the newest checkpoints stay, at least 2.
+        plot: draw `curves.png` at the end.
+    """
+
+    root: Path = Path("runs")
+    name: str | None = None
+    dir: Path | None = None
+    label: str | None = None
+    loggers: list[LoggerName] = field(default_factory=lambda: ["csv"])  # type: ignore[arg-type]
+    wandb_project: str = "fedrs-lightning"
+    wandb_offline: bool = True
+    keep_checkpoints: int = 2
+    plot: bool = True
+
+
+NEUTRAL = ("run", "resume", "fabric.accelerator", "fabric.devices", "fabric.num_nodes", "fabric.upload_memory", "data.init_args.root", "data.init_args.cache_dir")
+"""Keys that may differ between a run and its continuation: they say where it runs, not what it computes."""
+
+
+def build_parser() -> ArgumentParser:
+    """Parser of `fedrs fit`."""
+    parser = ArgumentParser(
+        prog="fedrs fit",
+        description="Run one federated experiment, or continue it. Several --config files merge, later ones win; options override them.",
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", action="config", help="YAML file; repeatable")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the run; every random stream derives from it")
+    parser.add_argument("--resume", type=Resume, default="auto", help="auto continues an interrupted run, never refuses a run directory that exists")
+    parser.add_subclass_arguments(FederatedDataset, "data", required=True, help="data set and its clients")
+    parser.add_subclass_arguments(Task, "task", required=True, help="network, loss and metrics")
+    parser.add_subclass_arguments(FedAvg, "method", required=True, help="federated method")
+    parser.add_class_arguments(Schedule, "schedule", sub_configs=True)
+    parser.add_argument(
+        "--optimizer",
+        type=Callable[[Iterable[nn.Parameter]], Optimizer],
+        default={"class_path": "torch.optim.Adam", "init_args": {"lr": 0.001}},
+        help="optimiser of local training, made anew for each client and round",
+    )
+    parser.add_class_arguments(FabricSettings, "fabric", sub_configs=True)
+    parser.add_class_arguments(RunSettings, "run", sub_configs=True)
+    parser.link_arguments("data.num_classes", "task.init_args.num_classes", apply_on="instantiate")
+    parser.link_arguments("data.in_channels", "task.init_args.in_channels", apply_on="instantiate")
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> tuple[ArgumentParser, Namespace]:
+    """Parse the command line.
+
+    Raises:
+        ConfigError: one line with the key, what is wrong, and the nearest valid name.
+        SystemExit: after --help and --print_config.
+    """
+    parser = build_parser()
+    try:
+        return parser, parser.parse_args(list(arguments))
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and not error.code:
+            raise
+        raise ConfigError(plain_message(parser, error)) from None
+
+
+def experiment_name(config: Namespace) -> str:
+    """Name of the experiment: `run.name`, else the name of the first config file."""
+    if config.run.name:
+        return str(config.run.name)
+    return Path(str(config.config[0])).stem if config.config else "run"
+
+
+def resolved(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
+    """The complete configuration as plain values, enough to run it again."""
+    plain: dict[str, Any] = json.loads(parser.dump(config, format="json", skip_none=False, skip_validation=True))
+    plain.pop("config", None)
+    plain["run"] |= {"name": experiment_name(config), "dir": None}
+    return plain
+
+
+def config_hash(plain: dict[str, Any]) -> str:
+    """SHA-256 over everything that decides a number."""
+    return hashlib.sha256(json.dumps(deciding(plain), sort_keys=True).encode()).hexdigest()
+
+
+def deciding(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flat `key: value` of a resolved configuration without the neutral keys."""
+    flat: dict[str, Any] = {}
+    for key, value in plain.items():
+        name = f"{prefix}{key}"
+        if name in NEUTRAL:
+            continue
+        if isinstance(value, dict):
+            flat |= deciding(value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat
+
+
