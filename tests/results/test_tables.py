@@ -56,7 +56,9 @@ def test_a_loss_is_better_when_smaller_and_never_in_percent(make_run):
     (table,) = tabulate(collection, ["train/loss"])
     best = {label: cells[0].best for label, cells in zip(table.labels, table.cells, strict=True)}
     assert (best, table.percent[0]) == ({"FedMAD": True, "FedBN": False}, False)
-    assert "0.3333 ± -" in render([table], collection, "markdown")
+    text = render([table], collection, "markdown")
+    assert "| FedMAD | 6 | **0.3333 ± -** |" in text
+    assert "| FedBN | 3 | 0.6667 ± - |" in text
 
 
 def test_metrics_are_read_under_the_headline_protocol_unless_named(make_run, expected, curve):
@@ -152,6 +154,6 @@ def test_formats_agree(make_run, expected):
     assert (float(rows[0]["mean"]), float(rows[0]["deviation"])) == (pytest.approx(mean, abs=1e-15), pytest.approx(deviation, abs=1e-15))
     assert rows[0]["seeds"] == "0 1"
     shown = f"{100 * mean:.2f} ± {100 * deviation:.2f}"
-    assert f"**{shown}**" in texts["markdown"]
+    assert f"| **{shown}** |" in texts["markdown"]
     assert f"{shown}*".replace(" ", "") in texts["terminal"]
     assert json.loads(texts["json"])["tables"][0]["rows"][0]["columns"]["last round"]["mean"] == float(rows[0]["mean"])

@@ -250,7 +250,8 @@ class _Show:
             log.seek(max(0, size - 4096))
             lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
         titles = ", ".join(job.combination.title for job in active)
-        self.bar.update(self.task, description=escape(f"{titles}  {lines[-1].strip() if lines else ''}"[:100]))
+        text = f"{titles}  {lines[-1].strip() if lines else ''}"
+        self.bar.update(self.task, description=escape(text[: max(20, self.bar.console.width - 42)]))  # what bar, count and time leave
 
 
 @contextlib.contextmanager

@@ -71,13 +71,15 @@ def number(cell: Cell | None, percent: bool) -> str:
     return f"{scale * cell.mean:.{digits}f} ± {spread}"
 
 
-def _mixed(table: Table) -> bool:
-    return len(set(table.protocols)) > 1
+def _facts(table: Table) -> dict[str, list[str]]:
+    """Columns of text that are shown where the rows differ in them."""
+    facts = {"protocol": table.protocols, "rounds": [str(number) for number in table.rounds]}
+    return {name: texts for name, texts in facts.items() if len(set(texts)) > 1}
 
 
 def _header(table: Table) -> list[str]:
     titles = [f"{name} [%]" if percent else name for name, percent in zip(table.columns, table.percent, strict=True)]
-    return ["method", *(["protocol"] if _mixed(table) else []), *titles, "seeds"]
+    return ["method", *_facts(table), *titles, "seeds"]
 
 
 def _row(table: Table, row: int) -> list[str]:
@@ -85,7 +87,7 @@ def _row(table: Table, row: int) -> list[str]:
     for cell, percent in zip(table.cells[row], table.percent, strict=True):
         text = number(cell, percent)
         cells.append(f"{text}*" if cell and cell.best else text)
-    return [table.labels[row], *([table.protocols[row]] if _mixed(table) else []), *cells, str(len(table.seeds[row]))]
+    return [table.labels[row], *(texts[row] for texts in _facts(table).values()), *cells, str(len(table.seeds[row]))]
 
 
 def _markdown(table: Table) -> str:
@@ -96,7 +98,7 @@ def _markdown(table: Table) -> str:
     rules = [":--" if index == 0 or name == "protocol" else "--:" for index, name in enumerate(header)]
     rows = []
     for row in range(len(table.labels)):
-        rows.append([f"**{text.removesuffix(' *')}**" if text.endswith("*") else text for text in _row(table, row)])
+        rows.append([f"**{text.removesuffix('*')}**" if text.endswith("*") else text for text in _row(table, row)])
     caption = [text.replace("* best", "bold: best") for text in table.caption]
     body = "\n".join(map(line, [header, rules, *rows]))
     return f"**{caption[0]}**\n\n{body}\n\n" + "\n".join(f"{text}.  " for text in caption[1:]).rstrip()

@@ -17,8 +17,15 @@ from fedrs_lightning.results.store import Record, RunStore
 
 FREE_KEYS = ("seed", "run", "resume", "config", "print_config")
 """Parts of a configuration in which the runs of one row may differ."""
-HARMLESS_KEYS = ("fabric", "logger", "loggers")
-"""Parts that name where and how a run was executed; a difference is noted, the runs are still one row."""
+HARMLESS_KEYS = (
+    "fabric.accelerator",
+    "fabric.devices",
+    "fabric.num_nodes",
+    "fabric.upload_memory",
+    "data.init_args.root",
+    "data.init_args.cache_dir",
+)
+"""Keys that say where a run was executed, not what was computed; a difference is noted, the runs are still one row."""
 
 
 @dataclass
@@ -66,6 +73,7 @@ class Table:
     columns: list[str]
     labels: list[str]
     protocols: list[str]
+    rounds: list[int]
     seeds: list[list[int]]
     cells: list[list[Cell | None]]
     percent: list[bool]
@@ -187,7 +195,7 @@ def _split(experiment: str, label: str, runs: list[tuple[RunStore, Record, dict[
     for store, result, config in runs:
         for group in groups:
             keys = differing(group.config, config)
-            if all(key.split(".")[0] in HARMLESS_KEYS for key in keys):
+            if set(keys) <= set(HARMLESS_KEYS):
                 harmless |= dict.fromkeys(keys)
                 _add(group, store, result, notes)
                 break
@@ -202,9 +210,7 @@ def _split(experiment: str, label: str, runs: list[tuple[RunStore, Record, dict[
         notes.append(f"{label}: the runs differ in {', '.join(harmless)}")
     if len(groups) > 1:
         keys = list(
-            dict.fromkeys(
-                key for group in groups[1:] for key in differing(groups[0].config, group.config) if key.split(".")[0] not in HARMLESS_KEYS
-            )
+            dict.fromkeys(key for group in groups[1:] for key in differing(groups[0].config, group.config) if key not in HARMLESS_KEYS)
         )
         notes.append(f"{label}: the configurations differ in more than the seed and are not averaged: {', '.join(keys)}")
         shown = keys[:3]
@@ -257,6 +263,7 @@ def _table(experiment: str, groups: list[Group], metrics: Sequence[str]) -> Tabl
         columns=list(columns),
         labels=[group.label for group in groups],
         protocols=["/".join(group.headline) for group in groups],
+        rounds=[int(group.results[0]["num_rounds"]) for group in groups],
         seeds=[[result["seed"] for result in group.results] for group in groups],
         cells=[list(row) for row in zip(*marked, strict=True)] if marked else [[] for _ in groups],
         percent=percent,
