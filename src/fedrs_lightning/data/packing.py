@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from fedrs_lightning.errors import DataError
+from fedrs_lightning.errors import DataError, RunError
 from fedrs_lightning.files import read_json
 from fedrs_lightning.types import Batch
 
@@ -84,7 +84,10 @@ class PackedSource:
     """
 
     def __init__(self, folder: Path) -> None:
-        index = read_json(folder / "index.json")
+        try:
+            index = read_json(folder / "index.json")
+        except RunError as error:
+            raise DataError(f"{folder}: the pack is damaged ({error}); delete this folder, it is made again") from None
         self.folder, self.digest, self.sample_ids = folder, str(index["sha256"]), tuple(index["sample_ids"])
         try:
             # Copy on write: torch wants writable memory, the file stays untouched.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,8 @@ import numpy as np
 from fedrs_lightning.data.datasets import eurosat_files as layout
 from fedrs_lightning.data.federated import ClientSplit, FederatedDataset, Federation, describe_split
 from fedrs_lightning.data.packing import PackedSource, PackSpec, cache_folder, pack, pack_folder
-from fedrs_lightning.data.partition import Partition, cut
+from fedrs_lightning.data.partition import Partition
+from fedrs_lightning.data.splits import cut_by_class_shares, divide, read_attributes, read_split_lists
 from fedrs_lightning.data.transform import ImageTransform
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.files import read_json
@@ -197,7 +196,7 @@ class EuroSAT(FederatedDataset):
         self, sample_ids: tuple[str, ...], labels: np.ndarray, seed: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         if self.split != "seeded":
-            train, validation, test, prefix = read_split_lists(self.split, sample_ids)
+            train, validation, test, prefix = read_split_lists(self.split, "eurosat", sample_ids)
             left_out = len(sample_ids) - len(train) - len(validation) - len(test)
             return train, validation, test, {"rule": "published lists", "lists": prefix, "left_out": left_out}
         rng = numpy_stream(seed, "eurosat", "split")
@@ -253,100 +252,3 @@ class EuroSAT(FederatedDataset):
         if client.test is not None:
             described["test"] = describe_split(client.test, source.sample_ids, labels, self.num_classes)
         return described
-
-
-def divide(
-    indices: np.ndarray, labels: np.ndarray, fraction: float, stratify: bool, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """A random share of `indices` and the rest, both sorted; within each class when stratified.
-
-    Args:
-        indices: samples to divide.
-        labels: class of every sample of the data set.
-        fraction: of the first part, rounded to the nearest sample.
-        stratify: divide each class on its own.
-        rng: source of the permutation.
-    """
-    groups = [indices[labels[indices] == label] for label in np.unique(labels)] if stratify else [indices]
-    first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for group in groups:
-        shuffled, size = rng.permutation(group), round(fraction * len(group))
-        first.append(shuffled[:size])
-        second.append(shuffled[size:])
-    return np.sort(np.concatenate(first)), np.sort(np.concatenate(second))
-
-
-def cut_by_class_shares(
-    labels: np.ndarray, trains: list[np.ndarray], test: np.ndarray, rng: np.random.Generator
-) -> list[np.ndarray | None]:
-    """Cut a common test set into own test sets with each client's class proportions.
-
-    Within each class, the shuffled test samples are cut in proportion to the clients' training samples of that class.
-    Samples of a class that nobody trains on go to nobody. A client that gets no sample has None.
-    """
-    parts: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in trains]
-    for label in np.unique(labels):
-        counts = np.asarray([np.count_nonzero(labels[train] == label) for train in trains], dtype=np.float64)
-        shuffled = rng.permutation(test[labels[test] == label])
-        if counts.sum() > 0:
-            for part, piece in zip(parts, cut(shuffled, counts), strict=True):
-                part.append(piece)
-    merged = [np.sort(np.concatenate(part)) for part in parts]
-    return [own if len(own) else None for own in merged]
-
-
-def read_split_lists(split: str | os.PathLike[str], sample_ids: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Published train, validation and test lists as sorted indices, and the start of their paths.
-
-    Suffixes are not compared: the lists name JPEGs and serve the GeoTIFFs too.
-
-    Raises:
-        DataError: a list is missing, names an unknown tile, or two lists share one.
-    """
-    given = Path(split).expanduser()
-    prefix = str(given / "eurosat") if given.is_dir() else str(given)
-    index = {Path(name).stem: number for number, name in enumerate(sample_ids)}
-    owner: dict[str, Path] = {}
-    found = []
-    for part in ("train", "val", "test"):
-        path = Path(f"{prefix}-{part}.txt")
-        if not path.is_file():
-            raise DataError(f"{path}: no such split list; split must be 'seeded', or the folder (or path start) of -train, -val, -test.txt")
-        names = [Path(line.strip()).stem for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        unknown = [name for name in names if name not in index]
-        if unknown:
-            raise DataError(f"{path}: names {len(unknown)} tiles that are not in the data folder, such as {unknown[0]}")
-        for name in names:
-            if name in owner:
-                raise DataError(f"{path}: tile {name} is also in {owner[name].name}; a tile may be in one list only, and once")
-            owner[name] = path
-        found.append(np.sort(np.asarray([index[name] for name in names], dtype=np.int64)))
-    return found[0], found[1], found[2], prefix
-
-
-def read_attributes(path: Path, sample_ids: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Columns of a CSV in sample order; its column `file` holds file names, with or without the class folder.
-
-    Raises:
-        DataError: no such file or column, a sample without a row, or with two.
-    """
-    if not path.is_file():
-        raise DataError(f"{path}: no such attribute table; set attributes to a CSV with a column 'file', or to null")
-    with path.open(newline="", encoding="utf-8") as handle:
-        reader = csv.DictReader(handle)
-        columns = list(reader.fieldnames or [])
-        if "file" not in columns:
-            raise DataError(f"{path}: has no column 'file' (columns: {', '.join(columns) or 'none'})")
-        rows: dict[str, dict[str, str]] = {}
-        for row in reader:
-            stem = Path(row["file"]).stem
-            if stem in rows:
-                raise DataError(f"{path}: two rows for {stem}")
-            if any(row[column] is None for column in columns):
-                raise DataError(f"{path}: the row of {stem} has fewer than {len(columns)} columns")
-            rows[stem] = row
-    stems = [Path(name).stem for name in sample_ids]
-    lacking = [stem for stem in stems if stem not in rows]
-    if lacking:
-        raise DataError(f"{path}: no row for {len(lacking)} of {len(stems)} tiles, such as {lacking[0]}")
-    return {column: np.asarray([rows[stem][column] for stem in stems]) for column in columns if column != "file"}

@@ -36,6 +36,6 @@ def to_l1c(pixels: np.ndarray) -> np.ndarray:
     The aerosol, water-vapour and cirrus bands are made from their neighbours.
     """
     b = dict(zip(spectra.BANDS, pixels, strict=True))
-    aerosol, vapour, cirrus = 0.9 * b["B02"] + 0.03, 0.3 * b["B8A"] + 0.005, np.full_like(b["B02"], 0.0011)
+    aerosol, vapour, cirrus = 0.9 * b["B02"] + 0.03, 0.3 * b["B8A"] + 0.005, 0.004 * b["B02"] + 0.0008
     order = [aerosol, b["B02"], b["B03"], b["B04"], b["B05"], b["B06"], b["B07"], b["B08"], vapour, cirrus, b["B11"], b["B12"], b["B8A"]]
     return np.rint(np.clip(np.stack(order) * 10000, 1, 65535)).astype(np.uint16)

@@ -1,0 +1,159 @@
+"""Every fault of datasets of EuroSAT: the reader refuses it and the check finds it, by file name."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from fedrs_lightning.cli.main import main
+from fedrs_lightning.data import IID, EuroSAT
+from fedrs_lightning.data.check import check_eurosat
+from fedrs_lightning.data.synth import defects
+from fedrs_lightning.errors import DataError
+
+FAULTS = {
+    "missing-class": r"2750: class folders missing: SeaLake; all ten",
+    "misspelt-class": r"class folders missing: Forest; rename 'Forrest' to 'Forest'",
+    "wrong-size": r"Highway_2\.jpg: is 48 x 48 pixels, but EuroSAT tiles are 64 x 64",
+    "grey": r"Industrial_2\.jpg: is grey, but EuroSAT tiles are RGB",
+    "cmyk": r"Pasture_2\.jpg: is CMYK, but EuroSAT tiles are RGB",
+    "truncated": r"PermanentCrop_2\.jpg: (is truncated|cannot be decoded \(image file is truncated)",
+    "tif-for-rgb": r"Residential_2\.tif: lies among the RGB JPEGs, but is one of the 13-band GeoTIFFs",
+    "zipped": r"2750\.zip: is still zipped; unpack it",
+    "empty": r"no EuroSAT tree; expected the folders AnnualCrop, \.\.\., SeaLake here or up to 2 levels below, found: ",
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("deep", [False, True])
+def test_faults_are_found_and_refused(copied, capsys, name, deep):
+    defects.inject(copied, copied / "2750", [name])
+    code = main(["data", "check", "eurosat", "--root", str(copied), *(["--deep"] if deep else [])])
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert re.fullmatch(rf"error: .*{FAULTS[name]}.*\n", err)
+    assert "1 error, 0 warnings" in out
+    with pytest.raises(DataError, match=FAULTS[name]):
+        EuroSAT(str(copied), IID(2)).prepare()
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_duplicates_are_found(copied, capsys, deep):
+    defects.inject(copied, copied / "2750", ["duplicate"])
+    assert main(["data", "check", "eurosat", "--root", str(copied), *(["--deep"] if deep else [])]) == 2
+    assert re.search(r"River_2\.jpg: the same content as .*River_1\.jpg; remove all but one", capsys.readouterr().err)
+
+
+def test_all_faults_of_files_are_listed_together(copied):
+    names = ["wrong-size", "grey", "cmyk", "truncated", "tif-for-rgb", "duplicate", "junk-files"]
+    defects.inject(copied, copied / "2750", names)
+    report = check_eurosat(str(copied))
+    errors = [finding.message for finding in report.findings if finding.severity == "error"]
+    assert len(errors) == 6
+    assert report.counts["Residential"] == 19
+
+
+def test_names_and_strangers(copied):
+    forest = copied / "2750" / "Forest"
+    shutil.copy(forest / "Forest_1.jpg", forest / "Forest_01.jpeg")
+    shutil.copy(copied / "2750" / "River" / "River_3.jpg", forest / "River_3.jpg")
+    (forest / "Forest_4.jpg").write_bytes(b"not a picture")
+    (forest / "Forest_5.jpg").write_bytes((copied / "attributes.csv").read_bytes())
+    for path in (copied / "2750" / "SeaLake").iterdir():
+        path.unlink()
+    (copied / "2750" / "Desert").mkdir()
+    (forest / "readme.txt").write_text("hello")
+    messages = {finding.message: finding.severity for finding in check_eurosat(str(copied)).findings}
+    for pattern, severity in {
+        r"Forest_1\.jpg: tile 1 of Forest is there twice, also as Forest_01\.jpeg": "error",
+        r"River_3\.jpg: is not named Forest_<number>\.jpg": "error",
+        r"Forest_4\.jpg: not an image": "error",
+        r"Forest_5\.jpg: not an image": "error",
+        r"SeaLake: no RGB JPEGs named SeaLake_<number>": "error",
+        r"Desert: is not part of EuroSAT and is not read": "warning",
+        r"readme\.txt: is not part of EuroSAT": "warning",
+        r"SYNTHETIC\.json: synthetic data, made by fedrs-lightning": "note",
+    }.items():
+        assert [found for message, found in messages.items() if re.search(pattern, message)] == [severity], pattern
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("nowhere", "no such folder; set root to the EuroSAT folder"),
+        ("2750/Forest", "is one class folder; set root to its parent"),
+        ("attributes.csv", "is a file; set root to the EuroSAT folder"),
+        ("archive.zip", "is still zipped; unpack it"),
+        ("void", "the folder is empty; expected the folders AnnualCrop"),
+        ("far", "no EuroSAT tree; expected .*found: a"),
+    ],
+)
+def test_a_wrong_root_says_what_was_expected_and_found(copied, place, message):
+    (copied / "archive.zip").write_bytes(b"PK")
+    (copied / "void").mkdir()
+    shutil.copytree(copied / "2750", copied / "far" / "a" / "b" / "c")
+    report = check_eurosat(str(copied / place))
+    assert report.failed
+    assert re.search(f"{place}: .*{message}", report.findings[0].message)
+    with pytest.raises(DataError, match=message):
+        EuroSAT(str(copied / place), IID(2)).prepare()
+
+
+def test_geotiffs(tmp_path):
+    from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
+
+    write_sample(tmp_path / "ms", EuroSATSample(tiles=2, layout="EuroSAT_MS", defects=("wrong-size", "truncated")))
+    for deep in (False, True):
+        messages = [finding.message for finding in check_eurosat(str(tmp_path / "ms"), "all", deep).findings if finding.severity == "error"]
+        assert len(messages) == 2
+        assert re.search(r"Highway_2\.tif: has 13 bands of uint16, 48 x 48 pixels", messages[0])
+        assert re.search(r"PermanentCrop_2\.tif: (is truncated|cannot be read)", messages[1])
+    with pytest.raises(DataError, match=r"Highway_2\.tif"):
+        EuroSAT(str(tmp_path / "ms"), IID(2), bands="all").prepare()
+
+
+def test_a_sound_sample_gets_one_note_and_a_table_of_clients(sample, tmp_path, capsys):
+    report = tmp_path / "report.json"
+    options = ["--by", "domain", "--attributes", str(sample / "attributes.csv"), "--json", str(report)]
+    assert main(["data", "check", "eurosat", "--root", str(sample), "--deep", *options]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "200 files checked (decoded): 0 errors, 0 warnings" in out
+    read = json.loads(report.read_text())
+    assert read["counts"] == dict.fromkeys(read["counts"], 20)
+    assert [finding["severity"] for finding in read["findings"]] == ["note"]
+    assert read["synthetic"]
+    assert not read["failed"]
+    assert sum(map(sum, read["clients"].values())) == 200
+    assert list(read["clients"]) == ["0: 0", "1: 1", "test"]
+
+
+def test_real_tiles_are_sound(data_root):
+    for deep in (False, True):
+        report = check_eurosat(str(data_root / "eurosat"), deep=deep)
+        assert not report.failed
+        assert report.checked == 852
+        (note,) = report.findings  # three tiles of plain water
+        assert note.severity == "note"
+        assert "SeaLake_9064" in note.message
+
+
+def test_a_random_part(sample):
+    assert check_eurosat(str(sample), sample=17).checked == 17
+    assert check_eurosat(str(sample), sample=1000).checked == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--clients", "999"], "999 clients but only 160 training samples"),
+        (["--clients", "4", "--by", "domain"], "--by makes its own clients"),
+        (["--alpha", "1"], "--alpha needs --clients"),
+        (["--sample", "0"], "--sample must be at least 1"),
+        (["--by", "colour"], "no attribute 'colour'; they have class_name, number"),
+    ],
+)
+def test_wrong_options_of_the_check(sample, capsys, options, message):
+    assert main(["data", "check", "eurosat", "--root", str(sample), *options]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,45 @@
+import pytest
+
+from fedrs_lightning.cli.main import main
+
+
+def test_synth_then_check(tmp_path, capsys):
+    command = ["data", "synth", "eurosat", "--out", str(tmp_path / "s"), "--domains", "2", "--layout", "EuroSAT_RGB"]
+    command += ["--with-defect", "junk-files"]
+    assert main(command) == 0
+    assert "200 synthetic tiles, 2 domains" in capsys.readouterr().out
+    assert main(command) == 0
+    assert "already holds this sample" in capsys.readouterr().out
+    assert main(["data", "check", "eurosat", "--root", str(tmp_path / "s"), "--clients", "3", "--alpha", "1.0"]) == 0
+    out = capsys.readouterr().out
+    assert "2: client 2" in out
+    assert "note: " in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["chek"], "unknown command 'chek'; did you mean 'check'?"),
+        (["synth", "eurosta", "--out", "x"], "'eurosta' is not one of eurosat; did you mean 'eurosat'?"),
+        (["synth", "eurosat"], "required: --out"),
+        (["synth", "eurosat", "--out", "x", "--sise", "tiny"], "unknown option '--sise'; did you mean '--size'?"),
+        (["synth", "eurosat", "--out", "x", "--size", "tinny"], "'tinny' is not one of tiny, small, medium; did you mean 'tiny'?"),
+        (["synth", "eurosat", "--out", "x", "--seed", "one"], "argument --seed: invalid int value: 'one'"),
+        (["synth", "eurosat", "--out", "x", "--with-defect", "gray"], "unknown defect 'gray'; did you mean 'grey'?"),
+        (["check", "eurosat", "--root", "x", "--depp"], "unknown option '--depp'; did you mean '--deep'?"),
+    ],
+)
+def test_mistakes_get_one_line_and_code_2(argv, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help(capsys):
+    assert main(["data", "--help"]) == 0
+    assert "fedrs data {synth,check}" in capsys.readouterr().out
+    assert main(["data"]) == 2

@@ -1,0 +1,187 @@
+import json
+import multiprocessing
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedrs_lightning.data.packing import PackedSource, PackSpec, SourceFile, cache_folder, pack, pack_folder
+from fedrs_lightning.errors import DataError
+
+
+def decode(path):
+    values = np.frombuffer(path.read_bytes(), dtype=np.uint16)
+    return values.reshape(2, 3, 3)
+
+
+def make_spec(folder, count=150, dtype="uint16", settings=None, decode=decode):
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(0)
+    files = []
+    for number in range(count):
+        path = folder / f"{number}.bin"
+        if not path.exists():
+            path.write_bytes(rng.integers(0, 65536, 18).astype(np.uint16).tobytes())
+        files.append(SourceFile(f"a/{number}.bin", path, number % 3))
+    return PackSpec("numbers", files, (2, 3, 3), dtype, settings or {"kind": "raw"}, decode)
+
+
+def names(cache):
+    return sorted(path.name for path in cache.iterdir())
+
+
+def test_a_pack_holds_what_the_files_hold(tmp_path, cache):
+    spec = make_spec(tmp_path / "source")
+    source = PackedSource(pack(spec, cache))
+    wanted = np.stack([decode(file.path) for file in spec.files])
+    assert np.array_equal(source.images, wanted)
+    assert len(source) == 150
+    assert source.sample_ids[7] == "a/7.bin"
+    batch = source.gather(torch.tensor([9, 3, 3, 149]))
+    assert batch["image"].dtype == torch.uint16
+    assert np.array_equal(batch["image"].numpy(), wanted[[9, 3, 3, 149]])
+    assert batch["label"].tolist() == [0, 0, 0, 2]
+    assert np.array_equal(source.gather(np.asarray([5]))["image"].numpy(), wanted[[5]])
+    batch["image"].view(torch.int16).zero_()  # a batch is the caller's own
+    assert np.array_equal(source.images, wanted)
+
+
+@settings(max_examples=20, deadline=None)
+@given(chosen=st.lists(st.integers(0, 149), min_size=1, max_size=60, unique=True))
+def test_statistics_are_exact_whatever_the_order(numbers, chosen):
+    mean, std = numbers.mean_std(np.asarray(chosen))
+    pixels = numbers.images[chosen].astype(np.float64)
+    assert mean == pytest.approx(pixels.mean(axis=(0, 2, 3)), rel=1e-12)
+    assert std == pytest.approx(pixels.std(axis=(0, 2, 3)), rel=1e-9)
+    assert (mean, std) == numbers.mean_std(np.asarray(chosen)[::-1])
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("numbers")
+    return PackedSource(pack(make_spec(folder / "source"), folder / "cache"))
+
+
+def test_packs_once_and_again_when_source_or_settings_change(tmp_path, cache):
+    spec = make_spec(tmp_path / "source")
+    first = pack(spec, cache)
+    stamp = (first / "images.npy").stat().st_mtime_ns
+    assert pack(spec, cache) == first
+    assert (first / "images.npy").stat().st_mtime_ns == stamp
+    assert pack_folder(make_spec(tmp_path / "source", settings={"kind": "other"}), cache) != first
+    spec.files[3].path.write_bytes(bytes(36))
+    os.utime(spec.files[3].path, ns=(1, 1))
+    second = pack(spec, cache)
+    assert second != first
+    assert not PackedSource(second).images[3].any()
+    assert names(cache) == sorted([first.name, second.name])
+
+
+def test_a_faulty_file_leaves_nothing_and_the_first_in_order_is_named(tmp_path, cache):
+    spec = make_spec(tmp_path / "source")
+
+    def failing(path):
+        if path.stem in ("70", "140"):
+            raise DataError(f"{path}: broken")
+        if path.stem == "69":
+            time.sleep(0.05)
+        return decode(path)
+
+    with pytest.raises(DataError, match=r"/70\.bin: broken"):
+        pack(make_spec(tmp_path / "source", decode=failing), cache)
+    assert names(cache) == []
+    assert len(PackedSource(pack(spec, cache))) == 150
+
+
+def test_a_source_that_changes_while_it_is_packed_is_refused(tmp_path, cache):
+    def changing(path):
+        if path.stem == "149":
+            os.utime(path.with_name("0.bin"), ns=(5, 5))
+        return decode(path)
+
+    with pytest.raises(DataError, match="changed while it was packed; run the command again"):
+        pack(make_spec(tmp_path / "source", decode=changing), cache)
+    assert names(cache) == []
+
+
+def test_killed_half_way_is_not_mistaken_for_a_pack(tmp_path, cache):
+    """A process that dies while packing; then the same pack is made whole, and the remains go when they are old."""
+
+    def dying(path):
+        if path.stem == "100":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return decode(path)
+
+    spec = make_spec(tmp_path / "source")
+    victim = multiprocessing.get_context("fork").Process(target=pack, args=(make_spec(tmp_path / "source", decode=dying), cache))
+    victim.start()
+    victim.join()
+    assert victim.exitcode == -signal.SIGKILL
+    (left,) = names(cache)
+    assert left.startswith(".building-")
+    assert not pack_folder(spec, cache).exists()
+    os.utime(cache / left, (0, 0))
+    made = pack(spec, cache)
+    assert names(cache) == [made.name]
+    assert np.array_equal(PackedSource(made).images, np.stack([decode(file.path) for file in spec.files]))
+
+
+def test_two_processes_at_the_same_time(tmp_path, cache):
+    context = multiprocessing.get_context("fork")
+    gate = context.Barrier(3)
+
+    def slow(path):
+        if path.stem == "0":
+            gate.wait(30)  # nobody goes on before all three are packing
+        return decode(path)
+
+    slow_spec = make_spec(tmp_path / "source", decode=slow)
+    workers = [context.Process(target=pack, args=(slow_spec, cache)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert len(names(cache)) == 1
+    assert len(PackedSource(cache / names(cache)[0])) == 150
+
+
+@pytest.mark.parametrize("damage", ["truncated", "index", "moments", "other shape"])
+def test_a_damaged_pack_is_named(tmp_path, cache, damage):
+    folder = pack(make_spec(tmp_path / "source"), cache)
+    if damage == "truncated":
+        os.truncate(folder / "images.npy", 1000)
+    elif damage == "moments":
+        (folder / "moments.npy").unlink()
+    elif damage == "index":
+        (folder / "index.json").write_text("{")
+    else:
+        index = json.loads((folder / "index.json").read_text())
+        index["sample_ids"].pop()
+        (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match=f"{folder.name}.*delete this folder"):
+        PackedSource(folder)
+
+
+def test_errors_name_the_place(tmp_path):
+    spec = make_spec(tmp_path / "source")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot write the pack.*cache_dir or FEDRS_CACHE"):
+        pack(spec, tmp_path / "file" / "cache")
+    spec.files[5].path.unlink()
+    with pytest.raises(DataError, match=r"5\.bin: cannot be read"):
+        pack(spec, tmp_path / "cache")
+
+
+def test_where_packs_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDRS_CACHE", "/elsewhere")
+    assert str(cache_folder(tmp_path)) == str(tmp_path)
+    assert str(cache_folder(None)) == "/elsewhere"
+    monkeypatch.delenv("FEDRS_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert str(cache_folder(None)) == "/xdg/fedrs-lightning"

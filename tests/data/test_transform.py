@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedrs_lightning.data.transform import ImageTransform, dihedral, draw_dihedral
+from fedrs_lightning.seeding import torch_stream
+
+ALL_DRAWS = torch.cartesian_prod(torch.arange(2), torch.arange(2), torch.arange(4)).to(torch.uint8)
+
+
+def turn(image, draw):
+    """The same with NumPy, one sample at a time."""
+    horizontal, vertical, quarters = (int(value) for value in draw)
+    if horizontal:
+        image = np.flip(image, -1)
+    if vertical:
+        image = np.flip(image, -2)
+    return np.rot90(image, quarters, axes=(-2, -1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(1, 20),
+    channels=st.integers(1, 4),
+    side=st.integers(1, 9),
+    dtype=st.sampled_from([np.uint8, np.uint16, np.float32]),
+    seed=st.integers(0, 2**32),
+)
+def test_augmentation_is_numpy_sample_by_sample(count, channels, side, dtype, seed):
+    image = np.random.default_rng(seed).integers(0, 256 if dtype == np.uint8 else 65536, (count, channels, side, side)).astype(dtype)
+    draws = draw_dihedral(count, torch_stream(seed, "test"))
+    wanted = np.stack([turn(one, draw) for one, draw in zip(image, draws, strict=True)])
+    assert np.array_equal(dihedral(torch.from_numpy(image), draws).numpy(), wanted)
+
+
+def test_every_combination_of_draws_and_uniform_draws():
+    image = torch.arange(16 * 9, dtype=torch.uint8).reshape(16, 1, 3, 3)
+    wanted = np.stack([turn(one, draw) for one, draw in zip(image.numpy(), ALL_DRAWS, strict=True)])
+    assert np.array_equal(dihedral(image, ALL_DRAWS).numpy(), wanted)
+    draws = draw_dihedral(16000, torch_stream(0, "test")).long()
+    counts = torch.bincount(draws @ torch.tensor([8, 4, 1]), minlength=16).double()
+    assert ((counts - 1000) ** 2 / 1000).sum() < 40  # chi square with 15 degrees of freedom: p = 0.0005
+
+
+def test_quarter_turns_need_square_images():
+    with pytest.raises(ValueError, match="square images, got 4 x 6"):
+        dihedral(torch.zeros(1, 3, 4, 6), torch.zeros(1, 3, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_normalises_in_float32_and_keeps_the_memory_format(dtype, channels_last):
+    raw = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (5, 3, 8, 8)).astype(dtype)
+    mean, std, scale = [0.1, 0.2, 0.3], [0.4, 0.5, 0.6], 1 / np.iinfo(dtype).max
+    image = torch.from_numpy(raw)
+    if channels_last:
+        image = image.contiguous(memory_format=torch.channels_last)
+    label = torch.arange(5)
+    draws = draw_dihedral(5, torch_stream(1, "test"))
+    batch = ImageTransform(mean, std, scale)({"image": image, "label": label}, draws)
+    shape = (1, 3, 1, 1)
+    turned = np.stack([turn(one, draw) for one, draw in zip(raw, draws, strict=True)]).astype(np.float64)
+    wanted = (turned * scale - np.reshape(mean, shape)) / np.reshape(std, shape)
+    assert batch["image"].dtype == torch.float32
+    assert batch["label"] is label
+    assert np.abs(batch["image"].numpy() - wanted).max() < 1e-5
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    assert batch["image"].is_contiguous(memory_format=layout)
+    assert np.array_equal(image.numpy(), raw)  # the source is not written to
+
+
+def test_a_float_source_is_not_normalised_in_place():
+    raw = torch.ones(2, 1, 4, 4)
+    ImageTransform([0.5], [0.5])({"image": raw, "label": torch.zeros(2)})
+    assert torch.equal(raw, torch.ones(2, 1, 4, 4))
+
+
+@pytest.mark.parametrize("size", [32, 24, 100])
+def test_resizes_like_pillow(size):
+    raw = np.random.default_rng(0).integers(0, 256, (2, 3, 64, 64)).astype(np.uint8)
+    batch = ImageTransform([0.0] * 3, [1.0] * 3, image_size=size)({"image": torch.from_numpy(raw)})
+    bands = [[Image.fromarray(band.astype(np.float32)).resize((size, size), Image.Resampling.BILINEAR) for band in one] for one in raw]
+    assert np.abs(batch["image"].numpy() - np.asarray([[np.asarray(band) for band in one] for one in bands])).max() < 0.01
+
+
+def test_draws_only_when_augmenting_and_refuses_a_zero_deviation():
+    assert ImageTransform([0.0], [1.0], augment=False).draw(3, torch_stream(0)) is None
+    with pytest.raises(ValueError, match="std > 0"):
+        ImageTransform([0.0, 0.0], [1.0, 0.0])
