@@ -42,7 +42,7 @@ def test_other_norms_and_a_network_without_any():
         if isinstance(child, nn.BatchNorm2d):
             parent, _, leaf = name.rpartition(".")
             setattr(task.model.get_submodule(parent), leaf, nn.GroupNorm(2, child.num_features))
-    with pytest.raises(ConfigError, match="FedBN: the network has no entries .* would keep private"):
+    with pytest.raises(ConfigError, match=r"FedBN: the network has no entries .* would keep private"):
         FedBN().adapt(task)
     method = FedBN(norms=["batch", "group"])
     method.adapt(task)

@@ -223,6 +223,14 @@ def test_what_and_granularity_choose_the_parameters(what):
     assert all(value.norm().item() == pytest.approx(1.0, abs=1e-5) for value in upload.values())
 
 
+def test_a_modulation_inside_a_batch_norm_is_counted_once():
+    method = FedMAD(num_layers=1, placement="pre_bn", what="gamma_beta_bn", skip_dead_beta=False)
+    with pytest.warns(UserWarning, match="cancels it"):
+        task = task_of(method)
+    norms = sum(p.numel() for key, p in task.model_state().items() if key in FedBN("affine_only").private_keys(task))
+    assert len(move(method, task)["fedmad/direction"]) == norms + sum(2 * layer.gamma.numel() for _, layer in modulations(task.model))
+
+
 def test_dead_beta_is_left_out_of_m():
     method = FedMAD(num_layers=16)
     task = task_of(method, "resnet50")

@@ -173,8 +173,7 @@ class FedMAD(FedBN):
             reference = emphasis @ direction  # [P]
             length = reference.norm()
             if length > ZERO_NORM:
-                denominator = direction.norm(dim=1) * length + (self.eps if self.eps_place == "denominator" else 0.0)
-                cosines.append(direction @ reference / denominator.clamp(min=ZERO_NORM))
+                cosines.append(direction @ reference / (length + (self.eps if self.eps_place == "denominator" else 0.0)))  # |d_k| = 1
         return torch.stack(cosines).mean(0) if cosines else None
 
     def _log(self, directions: Sequence[Tensor], scores: Tensor | None, uploads: Sequence[Upload]) -> None:
