@@ -178,8 +178,10 @@ def flatten(tensors: Iterable[Tensor]) -> Tensor:
 def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> Tensor:
     """Sum `weights[k] * tensors[k]` in the given order and in float64; return the tensors' own dtype.
 
-    Fixed order and wide accumulator: the same result on any number of ranks. Works in cache-sized pieces, so that the
-    float64 temporaries cost no memory traffic. Integer buffers keep the largest value (methods.md 0.2).
+    Fixed order and wide accumulator: the same result on any number of ranks. Product and sum are rounded one after the
+    other, as in a plain loop: sums of float32 numbers with rational weights often lie half-way between two float32 numbers,
+    where a fused multiply-add, which not every processor has, would round the other way. Works in cache-sized pieces, so
+    that the float64 temporaries cost no memory traffic. Integer buffers keep the largest value (methods.md 0.2).
 
     Args:
         tensors: K tensors of one shape and dtype.
@@ -199,7 +201,7 @@ def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> 
         accumulator, operand = total[: stop - start], term[: stop - start]
         accumulator.copy_(_slice(first, start, stop)).mul_(factors[0])
         for tensor, factor in zip(tensors[1:], factors[1:], strict=True):
-            accumulator.add_(operand.copy_(_slice(tensor, start, stop)), alpha=factor)
+            accumulator.add_(operand.copy_(_slice(tensor, start, stop)).mul_(factor))
         flat[start:stop].copy_(accumulator)
     return result
 
