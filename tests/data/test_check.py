@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -157,3 +158,27 @@ def test_a_random_part(sample):
 def test_wrong_options_of_the_check(sample, capsys, options, message):
     assert main(["data", "check", "eurosat", "--root", str(sample), *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_files_and_folders_without_permission(copied, monkeypatch):
+    """By a stand-in, since the superuser may read everything."""
+    from fedrs_lightning.data.datasets import eurosat_files
+
+    true_open = Path.open
+
+    def guarded(path, *arguments, **options):
+        if path.name == "River_2.jpg":
+            raise PermissionError(13, "Permission denied", str(path))
+        return true_open(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", guarded)
+    errors = [finding.message for finding in check_eurosat(str(copied)).findings if finding.severity == "error"]
+    assert len(errors) == 1
+    assert re.search(r"River_2\.jpg: no permission to read it; run chmod u\+r", errors[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(eurosat_files.Image, "open", lambda path: guarded(path))
+        with pytest.raises(DataError, match=r"River_2\.jpg: no permission to read it"):
+            eurosat_files.decode_rgb(copied / "2750" / "River" / "River_2.jpg")
+    monkeypatch.setattr(eurosat_files.os, "access", lambda path, mode: path.name != "2750")
+    (closed,) = check_eurosat(str(copied)).findings
+    assert "no permission to look into 2750, run chmod u+rx on it" in closed.message

@@ -51,13 +51,10 @@ def test_quarter_turns_need_square_images():
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_normalises_in_float32_and_keeps_the_memory_format(dtype, channels_last):
+def test_normalises_in_float32(dtype):
     raw = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (5, 3, 8, 8)).astype(dtype)
     mean, std, scale = [0.1, 0.2, 0.3], [0.4, 0.5, 0.6], 1 / np.iinfo(dtype).max
     image = torch.from_numpy(raw)
-    if channels_last:
-        image = image.contiguous(memory_format=torch.channels_last)
     label = torch.arange(5)
     draws = draw_dihedral(5, torch_stream(1, "test"))
     batch = ImageTransform(mean, std, scale)({"image": image, "label": label}, draws)
@@ -67,8 +64,7 @@ def test_normalises_in_float32_and_keeps_the_memory_format(dtype, channels_last)
     assert batch["image"].dtype == torch.float32
     assert batch["label"] is label
     assert np.abs(batch["image"].numpy() - wanted).max() < 1e-5
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    assert batch["image"].is_contiguous(memory_format=layout)
+    assert batch["image"].is_contiguous()
     assert np.array_equal(image.numpy(), raw)  # the source is not written to
 
 

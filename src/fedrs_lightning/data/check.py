@@ -175,7 +175,7 @@ def _look_at_jpeg(path: Path, deep: bool) -> tuple[str | None, str]:
     except UnidentifiedImageError:
         return f"{path}: not an image; replace the file from the archive", ""
     except PermissionError:
-        return f"{path}: no permission to read it; run chmod u+r on it", ""
+        return layout.no_permission(path), ""
     except (OSError, SyntaxError, ValueError) as error:
         return f"{path}: cannot be read ({error}); replace the file from the archive", ""
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from fedrs_lightning.errors import DataError
 from fedrs_lightning.types import Batch
 
+COMMON_TEST = "the common test set"
+
 
 @dataclass(frozen=True)
 class ClientSplit:
@@ -91,7 +93,7 @@ class Federation:
             raise DataError(f"client ids must be distinct and ascending, got {ids}")
         owner = np.full(len(self.sample_ids), "", dtype=object)
         shares = [(f"client {client.id} (train)", client.train) for client in self.clients]
-        for name, indices in [*shares, ("the common test set", self.test), ("the validation set", self.validation)]:
+        for name, indices in [*shares, (COMMON_TEST, self.test), ("the validation set", self.validation)]:
             self._claim(owner, name, indices)
         for client in self.clients:
             if client.test is not None:
@@ -110,9 +112,11 @@ class Federation:
 
     def _exclude(self, owner: np.ndarray, client: ClientSplit) -> None:
         assert client.test is not None
-        for index in client.test:
-            if owner[index] not in ("", "the common test set"):
-                raise DataError(f"sample {self.sample_ids[index]} is in the own test set of client {client.id} and in {owner[index]}")
+        owners = owner[client.test]
+        taken = client.test[(owners != "") & (owners != COMMON_TEST)]
+        if taken.size:
+            first = int(taken[0])
+            raise DataError(f"sample {self.sample_ids[first]} is in the own test set of client {client.id} and in {owner[first]}")
 
 
 class FederatedDataset(ABC):

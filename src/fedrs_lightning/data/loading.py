@@ -118,6 +118,7 @@ class ClientLoader:
         gpu = self.device.type == "cuda"
         batch = self.federation.source.gather(indices, pin_memory=gpu)
         batch = {key: value.to(self.device, non_blocking=gpu) for key, value in batch.items()}
-        if self.channels_last:  # before the transform: a quarter of the bytes of the float32 image
+        batch = self.transform(batch, None if draws is None else draws.to(self.device, non_blocking=gpu))
+        if self.channels_last:
             batch["image"] = batch["image"].contiguous(memory_format=torch.channels_last)
-        return self.transform(batch, None if draws is None else draws.to(self.device, non_blocking=gpu))
+        return batch

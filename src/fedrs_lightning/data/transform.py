@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -20,28 +21,38 @@ def dihedral(image: Tensor, draws: Tensor) -> Tensor:
     """Flip left-right, then top-bottom, then turn counter-clockwise, each sample by its own draws; exact in any dtype.
 
     Args:
-        image: [B, ..., H, W]; H = W, as a quarter turn would change the shape otherwise.
+        image: [B, C, H, W]; H = W, as a quarter turn would change the shape otherwise.
         draws: uint8 [B, 3] of `draw_dihedral`, on the image's device.
     """
     if image.shape[-1] != image.shape[-2]:
         raise ValueError(f"quarter turns need square images, got {image.shape[-2]} x {image.shape[-1]}")
     if image.dtype == torch.uint16:  # most kernels lack uint16; moving its bits needs none of its arithmetic
         return dihedral(image.view(torch.int16), draws).view(torch.uint16)
-    shape = (-1,) + (1,) * (image.dim() - 1)
     horizontal, vertical = draws[:, 0].bool(), draws[:, 1].bool()
     transposed, half = (draws[:, 2] % 2).bool(), draws[:, 2] >= 2
     # A quarter turn is a transposition followed by a top-bottom flip, and a transposition swaps the two flips before it.
     left_right = torch.where(transposed, vertical, horizontal) ^ half
     top_bottom = torch.where(transposed, ~horizontal, vertical) ^ half
-    image = torch.where(transposed.view(shape), image.transpose(-1, -2), image)
-    image = torch.where(left_right.view(shape), image.flip(-1), image)
-    return torch.where(top_bottom.view(shape), image.flip(-2), image)
+    code = 4 * transposed.long() + 2 * top_bottom.long() + left_right.long()
+    flat = image.flatten(2)  # [B, C, H W]
+    source = _orders(image.shape[-1], image.device)[code]  # [B, H W]
+    return flat.gather(2, source[:, None].expand_as(flat)).view(image.shape)
+
+
+@cache
+def _orders(side: int, device: torch.device) -> Tensor:
+    """For each of the eight codes, the source pixel of each pixel; int64 [8, H W]. One gather beats three masked copies."""
+    pixels = torch.arange(side * side, device=device).view(side, side)
+    orders = []
+    for code in range(8):
+        turned = pixels.T if code & 4 else pixels
+        turned = turned.flip(0) if code & 2 else turned
+        orders.append((turned.flip(1) if code & 1 else turned).reshape(-1))
+    return torch.stack(orders)
 
 
 class ImageTransform(nn.Module):
     """Flips and quarter turns, resize, and (scale * x - mean) / std per channel, in this order.
-
-    The memory format of the incoming image (contiguous or channels_last) is kept.
 
     Args:
         mean: per channel, in units of scale * stored value.
@@ -74,17 +85,12 @@ class ImageTransform(nn.Module):
     def forward(self, batch: Batch, draws: Tensor | None = None) -> Batch:
         """The batch with `image` float32 [B, C, H, W], normalised; other entries pass through."""
         image = batch["image"]
-        layout = torch.channels_last if _is_channels_last(image) else torch.contiguous_format
         if draws is not None:
             image = dihedral(image, draws)
-        pixels = image.to(torch.float32, memory_format=layout)
+        pixels = image.to(torch.float32)
         if self.image_size is not None and tuple(pixels.shape[-2:]) != (self.image_size, self.image_size):
             size = (self.image_size, self.image_size)
             pixels = F.interpolate(pixels, size=size, mode="bilinear", align_corners=False, antialias=True)
         elif pixels is batch["image"]:
             pixels = pixels.clone()
-        return batch | {"image": pixels.mul_(self.factor).add_(self.offset).contiguous(memory_format=layout)}
-
-
-def _is_channels_last(image: Tensor) -> bool:
-    return image.is_contiguous(memory_format=torch.channels_last) and not image.is_contiguous()
+        return batch | {"image": pixels.mul_(self.factor).add_(self.offset)}

@@ -137,7 +137,7 @@ class EuroSAT(FederatedDataset):
         files = self._layout or layout.scan(self.root, self.bands)
         folder = pack_folder(self._spec(files), cache_folder(self.cache_dir))
         if not folder.is_dir():
-            raise DataError(f"{folder}: not packed yet, or the images changed meanwhile; call prepare() first")
+            raise DataError(f"{folder}: not packed yet, or the images changed; call prepare() first, and on several nodes share cache_dir")
         source, used = PackedSource(folder), seed if self.seed is None else self.seed
         labels = source.labels.numpy()
         dealt = self.deal(source.sample_ids, labels, seed)

@@ -143,6 +143,8 @@ def decode_rgb(path: Path) -> np.ndarray:
             if fault:
                 raise DataError(fault)
             return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+    except PermissionError:
+        raise DataError(no_permission(path)) from None
     except UnidentifiedImageError:
         raise DataError(f"{path}: not an image; replace the file from the archive") from None
     except (OSError, SyntaxError, ValueError) as error:
@@ -199,6 +201,11 @@ def decoder_name(bands: BandChoice) -> str:
     return f"rasterio {rasterio.__version__}, gdal {rasterio.__gdal_version__}"
 
 
+def no_permission(path: Path) -> str:
+    """Message about a file that may not be read."""
+    return f"{path}: no permission to read it; run chmod u+r on it"
+
+
 def synthetic_marker(folder: Path) -> Path | None:
     """`SYNTHETIC.json` of the sample that a class folder tree belongs to, if it is synthetic."""
     for place in (folder, *list(folder.parents)[: DEPTH + ALL_BANDS_PATH.count("/") + 1]):
@@ -221,14 +228,18 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _levels(top: Path) -> Iterator[Path]:
-    """The root and the folders up to `DEPTH` levels below, not looking inside class folders."""
+    """The root and the readable folders up to `DEPTH` levels below, not looking inside class folders."""
     level = [top]
     for _ in range(DEPTH + 1):
         for folder in level:
             yield folder
             if (folder / ALL_BANDS_PATH).is_dir():
                 yield folder / ALL_BANDS_PATH
-        level = [path for folder in level for path in _subfolders(folder) if path.name not in CLASSES]
+        level = [path for folder in level for path in _subfolders(folder) if path.name not in CLASSES and _may_look(path)]
+
+
+def _may_look(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.X_OK)
 
 
 def _present(folder: Path) -> list[str]:
@@ -294,7 +305,9 @@ def _nothing_found(top: Path) -> str:
     if not entries:
         return f"{top}: the folder is empty; {expected}"
     names = ", ".join(path.name for path in entries[:5]) + (", ..." if len(entries) > 5 else "")
-    return f"{top}: no EuroSAT tree; {expected}, found: {names}"
+    closed = [path.name for path in _subfolders(top) if not _may_look(path)]
+    hint = f"; no permission to look into {', '.join(closed)}, run chmod u+rx on it" if closed else ""
+    return f"{top}: no EuroSAT tree; {expected}, found: {names}{hint}"
 
 
 def _not_a_folder(top: Path) -> str:
