@@ -1,0 +1,52 @@
+# fedrs-lightning: make without a target lists what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# One thread a process: sums in parallel regions depend on the number of threads.
+export OMP_NUM_THREADS ?= 1
+export MPLBACKEND ?= Agg
+
+.PHONY: help setup demo test lint format smoke bench slow clean
+
+help: ## list the targets
+	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*## /\t/" | column -t -s "$$(printf "\t")"
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and \"fedrs-lightning needs Python 3.11 or newer; set PYTHON=...\")"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+setup: $(VENV)/.installed ## environment with everything installed, in .venv
+
+sample-data/eurosat/SYNTHETIC.json: | setup
+	$(BIN)/fedrs data synth eurosat --out sample-data/eurosat --size small --seed 0
+
+demo: setup sample-data/eurosat/SYNTHETIC.json ## sample data, a FedMAD run, its table and learning curves (5 minutes)
+	$(BIN)/fedrs fit --config experiments/quickstart.yaml
+	$(BIN)/fedrs plot runs/quickstart --out runs/quickstart/curves.png
+
+test: setup ## all tests (under 12 minutes on two cores)
+	$(BIN)/python -m pytest
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src
+
+format: setup ## let ruff format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+smoke: setup sample-data/eurosat/SYNTHETIC.json ## two rounds of the quickstart
+	$(BIN)/fedrs fit --config experiments/quickstart.yaml --schedule.num_rounds 2 --run.name smoke
+
+bench: setup ## benchmarks as ratios (minutes; wants an idle machine)
+	for file in benchmarks/bench_*.py; do $(BIN)/python $$file; done
+
+clean: ## remove the environment and caches, never runs or data
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info

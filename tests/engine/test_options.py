@@ -1,0 +1,43 @@
+"""Settings that change how, not what: precision, memory format, compilation."""
+
+import lightning as L
+import pytest
+import torch
+
+from fedrs_lightning.engine.strategy import FabricSettings
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.methods import FedMAD
+
+from .conftest import make_engine
+
+
+def test_channels_last_trains_close_to_contiguous(tiny_run):
+    plain, last = tiny_run(FedMAD, num_rounds=1), tiny_run(FedMAD, num_rounds=1, options={"channels_last": True})
+    for key, value in plain.server.items():
+        torch.testing.assert_close(last.server[key], value, rtol=2e-2, atol=2e-2)
+    assert all(value.is_contiguous() for value in last.server.values())
+
+
+def test_bfloat16_runs_the_network_in_bfloat16(tmp_path):
+    fabric = L.Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    fabric.launch()
+    engine = make_engine(fabric, FedMAD(), tmp_path, num_rounds=1)
+    seen = []
+    engine.task.model.layer1.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    engine.fit()
+    assert set(seen) == {torch.bfloat16}
+    assert all(value.dtype != torch.bfloat16 for value in engine.server.values())
+
+
+def test_devices_that_are_not_there():
+    with pytest.raises(ConfigError, match="at least 1"):
+        FabricSettings(devices=0, accelerator="cpu").resolve(4)
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="sees no CUDA device"):
+            FabricSettings(accelerator="gpu").resolve(4)
+
+
+def test_auto_takes_one_rank_a_core_with_one_thread_and_no_more_ranks_than_clients():
+    accelerator, devices, threads = FabricSettings(accelerator="cpu").resolve(1)
+    assert (accelerator, devices, threads) == ("cpu", 1, 1)
+    assert FabricSettings(accelerator="cpu", devices=3, threads_per_rank=2).resolve(8) == ("cpu", 3, 2)

@@ -1,0 +1,202 @@
+"""A killed run, continued, ends in the same bits as the unbroken one."""
+
+import json
+import os
+import random
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedrs_lightning import files
+from fedrs_lightning.engine.checkpoint import Checkpoint, CheckpointStore
+from fedrs_lightning.errors import RunError
+from fedrs_lightning.methods import FedAvg, FedBN, FedMAD
+from fedrs_lightning.results.store import RunStore
+
+from .conftest import run
+
+ROUNDS = 5
+
+
+def in_child(body) -> int:
+    """Run `body` in a forked process; returns its raw wait status."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            body()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
+def same(outcome, reference, rounds: int = ROUNDS) -> None:
+    assert outcome.digest == reference.digest
+    assert outcome.history == reference.history
+    assert outcome.clients == reference.clients
+    assert outcome.round == rounds
+
+
+def test_kill_at_random_moments(tmp_path, tiny_run):
+    """SIGKILL at ten random moments, each of an unfinished run and each followed by a resume; then the same bits."""
+    rounds, dice = 8, random.Random(7)
+    start = time.perf_counter()
+    reference = tiny_run(FedMAD, num_rounds=rounds)
+    duration = time.perf_counter() - start
+    interrupted, attempt, reached = 0, 0, set()
+    while interrupted < 10:
+        path = tmp_path / f"killed-{attempt}"
+        child = os.fork()
+        if child == 0:
+            run(FedMAD, path, num_rounds=rounds)
+            os._exit(0)
+        time.sleep(dice.uniform(0.02, 0.5) * duration)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        done = max(CheckpointStore(path / "checkpoints").rounds(), default=0)
+        if done < rounds:
+            interrupted += 1
+            reached.add(done)
+        else:
+            same(run(FedMAD, path, num_rounds=rounds), reference, rounds)
+            attempt += 1
+    same(run(FedMAD, path, num_rounds=rounds), reference, rounds)
+    assert len(reached) > 1, "every kill hit the same round"
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_kill_at_every_write_of_a_round(tmp_path, tiny_run, monkeypatch):
+    """SIGKILL half-way through, just before and just after each file of a round: client memories and the checkpoint."""
+    reference = tiny_run(FedBN, num_rounds=ROUNDS)
+    writes = 4 + 1  # four clients, one checkpoint
+    replace = os.replace
+    for target in range(writes):
+        for moment in ("half", "before", "after"):
+            path = tmp_path / f"{target}-{moment}"
+            run(FedBN, path, num_rounds=ROUNDS, before=lambda engine: setattr(engine.schedule, "num_rounds", 2))
+            count = 0
+
+            def deadly(source, destination, target=target, moment=moment):
+                nonlocal count
+                if count == target:
+                    if moment == "half":
+                        os.truncate(source, os.path.getsize(source) // 2)
+                        replace(source, f"{destination}.tmp")
+                    if moment == "after":
+                        replace(source, destination)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                count += 1
+                replace(source, destination)
+
+            def body(path=path, deadly=deadly):
+                files.os.replace = deadly
+                run(FedBN, path, num_rounds=ROUNDS)
+
+            status = in_child(body)
+            assert os.WIFSIGNALED(status), (target, moment)
+            same(run(FedBN, path, num_rounds=ROUNDS), reference)
+
+
+def test_resume_on_another_number_of_ranks(tmp_path, tiny_run):
+    reference = tiny_run(FedMAD, num_rounds=ROUNDS)
+    path = tmp_path / "moved"
+    run(FedMAD, path, world_size=2, num_rounds=ROUNDS, before=lambda engine: setattr(engine.schedule, "num_rounds", 3))
+    same(run(FedMAD, path, world_size=3, num_rounds=ROUNDS), reference)
+
+
+def test_half_a_log_line_and_files_of_a_later_round_are_ignored(tmp_path, tiny_run):
+    reference = tiny_run(FedBN, num_rounds=ROUNDS)
+    path = tmp_path / "torn"
+    run(FedBN, path, num_rounds=ROUNDS, before=lambda engine: setattr(engine.schedule, "num_rounds", 2))
+    with (path / "rounds.jsonl").open("a") as file:
+        file.write(json.dumps({"round": 3, "metrics": {}})[:17])
+    (path / "clients" / "000001.r00003.safetensors").write_bytes(b"rubbish")
+    same(run(FedBN, path, num_rounds=ROUNDS), reference)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "memory"])
+def test_a_damaged_checkpoint_falls_back_and_says_so(damage, tmp_path, tiny_run):
+    reference = tiny_run(FedBN, num_rounds=ROUNDS)
+    path = tmp_path / "damaged"
+    run(FedBN, path, num_rounds=ROUNDS, before=lambda engine: setattr(engine.schedule, "num_rounds", 3))
+    newest = path / "checkpoints" / "round-00003.safetensors"
+    if damage == "cut":
+        os.truncate(newest, newest.stat().st_size - 100)
+    elif damage == "flip":
+        content = bytearray(newest.read_bytes())
+        content[-5] ^= 1
+        newest.write_bytes(content)
+    else:
+        victim = max((path / "clients").glob("*.r00003.safetensors"))
+        os.truncate(victim, 40)
+    with pytest.warns(UserWarning, match="Falling back to the checkpoint of round 2"):
+        outcome = run(FedBN, path, num_rounds=ROUNDS)
+    same(outcome, reference)
+
+
+def test_no_usable_checkpoint_is_an_error(tmp_path):
+    path = tmp_path / "lost"
+    run(FedAvg, path, num_rounds=2)
+    for file in (path / "checkpoints").iterdir():
+        file.write_bytes(b"\0" * 20)
+    with pytest.raises(RunError, match=r"no usable checkpoint: .*round-00002.*round-00001.*start again"):
+        run(FedAvg, path, num_rounds=3)
+
+
+def test_a_warning_from_the_scheduler_stops_all_ranks_at_the_end_of_the_round(tmp_path, tiny_run):
+    """Only rank 1 gets the signal; both stop after the same round, and the run continues to the same bits."""
+    reference = tiny_run(FedMAD, num_rounds=ROUNDS)
+    path = tmp_path / "preempted"
+
+    def arm(engine):
+        from fedrs_lightning.engine.preemption import Preemption
+
+        engine.preemption = Preemption()
+        train = engine.local.visit
+
+        def visit(client, round, server):
+            if engine.rank == 1 and round == 2:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            return train(client, round, server)
+
+        engine.local.visit = visit
+
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        stopped = run(FedMAD, path, world_size=2, num_rounds=ROUNDS, before=arm)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert stopped.preempted
+    assert stopped.round == 2
+    same(run(FedMAD, path, num_rounds=ROUNDS), reference)
+
+
+def test_old_versions_go_and_named_ones_stay(tmp_path):
+    path = tmp_path / "kept"
+    run(FedBN, path, num_rounds=ROUNDS)
+    assert [file.name for file in sorted((path / "checkpoints").iterdir())] == ["round-00004.safetensors", "round-00005.safetensors"]
+    store = CheckpointStore(path / "checkpoints")
+    named = {f"{client:06d}.r{round:05d}.safetensors" for kept in (4, 5) for client, round in store.index(kept).items()}
+    assert {file.name for file in (path / "clients").iterdir()} == named
+    assert not list((path / "spool").rglob("*.bin"))
+
+
+def test_the_best_round_on_validation_data_keeps_its_checkpoint(tmp_path):
+    from .conftest import make_federation
+
+    path = tmp_path / "best"
+    outcome = run(FedBN, path, num_rounds=6, federation=make_federation(validation=20), optimizer=partial(torch.optim.Adam, lr=0.05))
+    values = [record["metrics"]["validation/overall_accuracy"] for record in outcome.history]
+    best = values.index(max(values)) + 1
+    assert set(CheckpointStore(path / "checkpoints").rounds()) == {best, 5, 6}
+
+
+def test_an_empty_state_is_stored(tmp_path):
+    store = CheckpointStore(Path(tmp_path))
+    store.save(Checkpoint(1, {}))
+    assert store.newest().server == {}
