@@ -27,12 +27,14 @@ class ClientSplit:
         name: for people; the attribute value where clients are made from an attribute.
         train: global indices it trains on, int64 [n_k], sorted.
         test: its own test data, int64, sorted; None where the data set defines none for it.
+        domain: what it shares with other clients, for example a city; results are also given per domain.
     """
 
     id: int
     name: str
     train: np.ndarray
     test: np.ndarray | None = None
+    domain: str = ""
 
 
 class SampleSource(Protocol):
@@ -74,6 +76,9 @@ class Federation:
         transform: from stored pixels to network input.
         manifest: plain JSON values: all that decided a number, with counts and hashes of every split.
         sample_ids: relative file path of each global index.
+        protocols: under which models are evaluated, where their data are there (engine/evaluate.py).
+        headline: the protocol that results report; None takes `personal_common` where there is a common test set, else
+            `personal_own`.
 
     Raises:
         DataError: a sample is in two clients, or both trained and tested on, or an index is out of range.
@@ -86,6 +91,8 @@ class Federation:
     transform: Transform
     manifest: dict[str, Any]
     sample_ids: Sequence[str]
+    protocols: tuple[str, ...] = ("global", "personal_common", "personal_own", "validation")
+    headline: str | None = None
 
     def __post_init__(self) -> None:
         ids = [client.id for client in self.clients]

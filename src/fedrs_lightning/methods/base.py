@@ -56,6 +56,10 @@ class FedAvg:
         """`model/*` keys that stay on the client."""
         return buffer_keys(task) if self.buffers == "keep_client" else set()
 
+    def personal_keys(self, task: Task) -> set[str]:
+        """Private keys on which predictions depend. Where there are none, all clients share one model."""
+        return self.private_keys(task)
+
     def sent_keys(self, task: Task) -> set[str]:
         """`model/*` keys that a client uploads: all shared ones, less the buffers under `keep_server`."""
         shared = set(task.model_state()) - self.private_keys(task)
@@ -132,4 +136,3 @@ def normalise(values: Tensor) -> Tensor:
 def stack(uploads: Sequence[Upload], key: str) -> Tensor:
     """Entry `key` of every upload as one float64 tensor [K, ...]."""
     return torch.stack([upload.state[key].double() for upload in uploads])
-
