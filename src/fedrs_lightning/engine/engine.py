@@ -156,7 +156,8 @@ class Engine:
     @property
     def headline(self) -> str:
         """Key of the metric that the run reports, `protocol/score`."""
-        return f"{self.evaluator.headline}/{self.score_name}"
+        protocol, suffix = self.evaluator.headline
+        return f"{protocol}/{self.score_name}{suffix}"
 
     @property
     def score_name(self) -> str:
@@ -284,6 +285,7 @@ class Engine:
             "metrics": {"train/loss": float(np.dot(samples, terms) / samples.sum()), **evaluation.metrics},
             "bytes": {"up": gathered.bytes_up, "down": sum(down for _, down in busy)},
             "num_steps": gathered.num_steps,
+            "counts": evaluation.counts,
             "timing": {"idle_fraction": 1 - sum(seconds) / (max(seconds) * len(seconds)) if max(seconds) > 0 else 0.0},
         }
 

@@ -2,7 +2,7 @@
 
     global            one model, the common test set; only where a method has one model
     personal_common   each client's composed model on the common test set
-    personal_own      each client's composed model on that client's own test data
+    personal_own      each client's composed model on that client's own test data; per domain too, where clients have one
     validation        as personal_common, on data held out of training; the only one that may choose a round
 
 Where a method has a single model, every client's composed model is that model, so that all methods stand in one table.
@@ -10,15 +10,16 @@ Where a method has a single model, every client's composed model is that model, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
+from torchmetrics import Metric
 
-from fedrs_lightning.data.federated import Federation
+from fedrs_lightning.data.federated import ClientSplit, Federation
 from fedrs_lightning.data.loading import ClientLoader
 from fedrs_lightning.engine.cohort import assign
 from fedrs_lightning.engine.exchange import Exchange
@@ -30,9 +31,16 @@ from fedrs_lightning.types import State
 PROTOCOLS = {
     "global": "the one global model on the common test set",
     "personal_common": "each client's composed model on the common test set; mean over clients, plain and weighted by training samples",
-    "personal_own": "each client's composed model on its own test data; mean over clients, plain and weighted by training samples, and pooled",
+    "personal_own": "each client's composed model on its own test data; mean over clients, pooled over all clients (counts summed first), and pooled per domain",
     "validation": "each client's composed model on data held out of training; mean over clients",
 }
+
+
+ONE_MODEL = -1
+"""Stands for the client where the one global model is scored."""
+
+LARGEST_LOGGED = 4096
+"""Entries of a count that still goes into the round log."""
 
 
 @dataclass
@@ -40,12 +48,15 @@ class Evaluation:
     """Results of one round.
 
     Attributes:
-        metrics: `protocol/score` with suffix `_weighted` (by training samples), `_min` (worst client) or `_pooled`.
+        metrics: `protocol/score` with suffix `_weighted` (by training samples), `_min` (worst client), `_pooled` (counts of
+            all clients summed before the score is taken), `@<domain>` (pooled within a domain) or `_domain_mean`.
         rows: one per client and protocol.
+        counts: the pooled integer states of each protocol, such as a confusion matrix, as nested lists.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    counts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Evaluator:
@@ -78,9 +89,13 @@ class Evaluator:
         self.task = composer.task
 
     @property
-    def headline(self) -> str:
-        """The protocol that a run reports: the common test set where there is one, else each client's own."""
-        return "personal_common" if len(self.federation.test) else "personal_own"
+    def headline(self) -> tuple[str, str]:
+        """Protocol that a run reports, and suffix of its score.
+
+        Test sets of different size and content, as under `personal_own`, are pooled; a common one needs no pooling.
+        """
+        protocol = self.federation.headline or ("personal_common" if len(self.federation.test) else "personal_own")
+        return protocol, "_pooled" if protocol == "personal_own" else ""
 
     def __call__(self, server: State) -> Evaluation:
         """Evaluate.
@@ -90,37 +105,44 @@ class Evaluator:
         """
         self.task.eval()
         with torch.inference_mode():
-            mine = self._personal(server) if self.composer.private else self._single(server)
-        merged: dict[tuple[str, int], Any] = {}
+            mine = self._personal(server) if self.method.personal_keys(self.task) else self._single(server)
+        merged: dict[tuple[str, int], Metric] = {}
         for part in self.exchange.collect(mine):
             for unit, state in part:
                 merged.setdefault(unit, self.task.metric()).merge_state(state)
         return self._summarise(merged)
 
-    def _sets(self, client: int | None) -> Sequence[tuple[str, np.ndarray]]:
-        own = [] if client is None else [split.test for split in self.federation.clients if split.id == client]
-        sets = [("personal_common", self.federation.test), ("validation", self.federation.validation)]
-        sets += [("personal_own", indices) for indices in own if indices is not None]
-        return [(name, indices) for name, indices in sets if len(indices)]
+    def _sets(self, client: ClientSplit) -> list[tuple[str, np.ndarray]]:
+        """Protocols that score this client's model, with their samples."""
+        common, own = self.federation.test, client.test
+        sets = [("personal_common", common), ("validation", self.federation.validation), ("personal_own", own if own is not None else common[:0])]
+        return [(name, indices) for name, indices in sets if len(indices) and name in self.federation.protocols]
 
     def _personal(self, server: State) -> list[Any]:
         """Whole clients shared out over ranks."""
-        costs = {client.id: float(sum(len(indices) for _, indices in self._sets(client.id))) for client in self.federation.clients}
+        clients = {client.id: client for client in self.federation.clients}
+        costs = {client.id: float(sum(len(indices) for _, indices in self._sets(client))) for client in clients.values()}
         units = []
         for client_id in assign(costs, self.exchange.world_size)[self.exchange.rank]:
             kept = {key: tensor.to(self.fabric.device) for key, tensor in self.memory.load(client_id).items()}
             self.composer.install(self.method.download(server, client_id), kept)
-            units += [((name, client_id), self._score(indices, 0, 1)) for name, indices in self._sets(client_id)]
+            units += [((name, client_id), self._score(indices, 0, 1)) for name, indices in self._sets(clients[client_id])]
         return units
 
     def _single(self, server: State) -> list[Any]:
-        """One model: batches shared out over ranks. The common sets are counted under client -1."""
+        """One model: batches shared out over ranks, and a test set that several clients share is predicted once."""
         self.composer.install(server, {})
-        rank, world = self.exchange.rank, self.exchange.world_size
-        units = [((name, -1), self._score(indices, rank, world)) for name, indices in self._sets(None)]
+        found: dict[int, dict[str, Any]] = {}
+
+        def score(indices: np.ndarray) -> dict[str, Any]:
+            if id(indices) not in found:
+                found[id(indices)] = self._score(indices, self.exchange.rank, self.exchange.world_size)
+            return found[id(indices)]
+
+        shared = len(self.federation.test) and "global" in self.federation.protocols
+        units = [(("global", ONE_MODEL), score(self.federation.test))] if shared else []
         for client in self.federation.clients:
-            if client.test is not None and len(client.test):
-                units.append((("personal_own", client.id), self._score(client.test, rank, world)))
+            units += [((name, client.id), score(indices)) for name, indices in self._sets(client)]
         return units
 
     def _score(self, indices: np.ndarray, first: int, step: int) -> dict[str, Any]:
@@ -131,32 +153,65 @@ class Evaluator:
             self.task.update(metric, output, batch)
         return {name: value.cpu() for name, value in metric.metric_state.items()}
 
-    def _summarise(self, merged: dict[tuple[str, int], Any]) -> Evaluation:
+    def _summarise(self, merged: dict[tuple[str, int], Metric]) -> Evaluation:
         result = Evaluation()
-        sizes = {client.id: len(client.train) for client in self.federation.clients}
-        sets = {client.id: dict(self._sets(client.id)) for client in self.federation.clients}
-        for protocol in ("personal_common", "personal_own", "validation"):
-            single = merged.get((protocol, -1))
-            if single is not None and protocol == "personal_common":
-                result.metrics |= {f"global/{name}": value for name, value in self.task.scores(single).items()}
-            metrics = {client_id: merged.get((protocol, client_id)) if single is None else single for client_id in sizes}
-            scores = {client_id: self.task.scores(metric) for client_id, metric in metrics.items() if metric is not None}
-            if not scores:
+        for protocol in dict.fromkeys(name for name, _ in merged):
+            metrics = {unit: metric for (name, unit), metric in sorted(merged.items(), key=lambda item: item[0]) if name == protocol}
+            pooled = self._pool(metrics.values())
+            result.counts[protocol] = _plain_counts(pooled)
+            if protocol == "global":
+                result.metrics |= {f"global/{name}": value for name, value in self.task.scores(pooled).items()}
                 continue
-            weights = np.array([sizes[client_id] for client_id in scores], dtype=np.float64)
-            for name in next(iter(scores.values())):
-                values = np.array([score[name] for score in scores.values()])
-                result.metrics[f"{protocol}/{name}"] = float(values.mean())
-                result.metrics[f"{protocol}/{name}_weighted"] = float(values @ weights / weights.sum())
-                result.metrics[f"{protocol}/{name}_min"] = float(values.min())
-            if protocol == "personal_own":
-                pooled = self.task.metric()
-                for metric in metrics.values():
-                    if metric is not None:
-                        pooled.merge_state(metric)
+            clients = [client for client in self.federation.clients if client.id in metrics]
+            scores = {client.id: self.task.scores(metrics[client.id]) for client in clients}
+            result.metrics |= {f"{protocol}/{name}": value for name, value in _means(scores, clients).items()}
+            if protocol != "personal_common":
                 result.metrics |= {f"{protocol}/{name}_pooled": value for name, value in self.task.scores(pooled).items()}
+            if protocol == "personal_own":
+                result.metrics |= {f"{protocol}/{name}": value for name, value in self._by_domain(metrics, clients).items()}
+            sizes = {client.id: dict(self._sets(client)) for client in clients}
             result.rows += [
-                {"client": client_id, "phase": "evaluate", "protocol": protocol, **score, "num_test": len(sets[client_id][protocol])}
-                for client_id, score in scores.items()
+                {"client": client.id, "phase": "evaluate", "protocol": protocol, **scores[client.id], "num_test": len(sizes[client.id][protocol])}
+                for client in clients
             ]
         return result
+
+    def _by_domain(self, metrics: dict[int, Metric], clients: Sequence[ClientSplit]) -> dict[str, float]:
+        domains = [domain for domain in dict.fromkeys(client.domain for client in clients) if domain]
+        scores = {
+            domain: self.task.scores(self._pool([metrics[client.id] for client in clients if client.domain == domain])) for domain in domains
+        }
+        named = {f"{name}@{domain}": value for domain in domains for name, value in scores[domain].items()}
+        for name in _names(scores.values()) if domains else []:
+            values = [score[name] for score in scores.values() if name in score]
+            named[f"{name}_domain_mean"] = sum(values) / len(values)
+        return named
+
+    def _pool(self, metrics: Iterable[Metric]) -> Metric:
+        pooled = self.task.metric()
+        for metric in metrics:
+            pooled.merge_state(metric)
+        return pooled
+
+
+def _names(scores: Iterable[Mapping[str, float]]) -> list[str]:
+    return list(dict.fromkeys(name for score in scores for name in score))
+
+
+def _means(scores: Mapping[int, Mapping[str, float]], clients: Sequence[ClientSplit]) -> dict[str, float]:
+    """Mean over the clients that have a score (a class absent from a client's test data has none there)."""
+    means: dict[str, float] = {}
+    for name in _names(scores.values()):
+        having = [client for client in clients if name in scores[client.id]]
+        values = np.array([scores[client.id][name] for client in having])
+        means[name] = float(values.mean())
+        if "/" not in name:  # scores of single classes are given as plain means only
+            weights = np.array([len(client.train) for client in having], dtype=np.float64)
+            means[f"{name}_weighted"] = float(values @ weights / weights.sum())
+            means[f"{name}_min"] = float(values.min())
+    return means
+
+
+def _plain_counts(metric: Metric) -> dict[str, Any]:
+    states = {name: value for name, value in metric.metric_state.items() if isinstance(value, torch.Tensor)}
+    return {name: value.tolist() for name, value in states.items() if not value.is_floating_point() and value.numel() <= LARGEST_LOGGED}
