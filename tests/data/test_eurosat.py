@@ -96,6 +96,8 @@ def test_symlinks_junk_and_other_spellings_of_suffixes(copied, tmp_path):
     (tiles / "__MACOSX").mkdir()
     (tiles / "Forest" / "Forest_10.jpg").rename(tiles / "Forest" / "Forest_10.JPG")
     (tiles / "Forest" / "Forest_9.jpg").rename(tiles / "Forest" / "Forest_9.jpeg")
+    for path in sorted(tiles.rglob("[A-Z]*.jpg")):
+        path.rename(path.with_suffix(".JPG"))
     (tmp_path / "link").symlink_to(copied)
     made = federate(tmp_path / "link")
     assert len(made.source) == 200
