@@ -1,0 +1,192 @@
+"""Class tables: which colour or value of a label raster means which class, and the one rule that decodes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedrs_lightning.errors import ConfigError, DataError
+
+IGNORE = 255
+TOLERANCE = 8  # grey levels a channel; the known stray colour (252, 255, 0) is 3 away from the car's
+MOST_UNKNOWN = 0.01  # share of a file's pixels
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours of a label raster.
+
+    Attributes:
+        names: of the classes 0, 1, ...
+        colours: (red, green, blue) of each class.
+        ignored: colours that mean 255 without being counted as unknown.
+    """
+
+    names: tuple[str, ...]
+    colours: tuple[tuple[int, int, int], ...]
+    ignored: tuple[tuple[int, int, int], ...] = ()
+
+    def decode(self, pixels: np.ndarray) -> tuple[np.ndarray, int]:
+        """Ids of colours, and how many pixels had none.
+
+        An exact colour gives its id; else the nearest one, where every channel differs by at most 8; else 255.
+
+        Args:
+            pixels: uint8 [3, h, w].
+
+        Returns:
+            ids uint8 [h, w], and the number of pixels of unknown colour.
+        """
+        wanted = [*zip(self.colours, range(len(self.colours)), strict=True), *((colour, IGNORE) for colour in self.ignored)]
+        code = (pixels[0].astype(np.uint32) << 16) | (pixels[1].astype(np.uint32) << 8) | pixels[2]
+        ids, open_ = np.full(code.shape, IGNORE, dtype=np.uint8), np.ones(code.shape, dtype=bool)
+        for (red, green, blue), label in wanted:
+            same = code == (red << 16 | green << 8 | blue)
+            ids[same] = label
+            open_ &= ~same
+        if not open_.any():
+            return ids, 0
+        stray = pixels[:, open_].astype(np.int16)  # [3, U]
+        best, nearest = np.full(stray.shape[1], TOLERANCE + 1, dtype=np.int16), np.full(stray.shape[1], IGNORE, dtype=np.uint8)
+        for colour, label in wanted:
+            distance = np.abs(stray - np.asarray(colour, dtype=np.int16)[:, None]).max(axis=0)
+            closer = distance < best
+            best[closer], nearest[closer] = distance[closer], label
+        ids[open_] = nearest
+        return ids, int(np.count_nonzero(best > TOLERANCE))
+
+
+@dataclass(frozen=True)
+class Values:
+    """Numbers of a label raster.
+
+    Attributes:
+        names: of the classes 0, 1, ...
+        values: number of each class.
+        ignored: numbers that mean 255 without being counted as unknown.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[int, ...]
+    ignored: tuple[int, ...] = ()
+
+    def decode(self, pixels: np.ndarray) -> tuple[np.ndarray, int]:
+        """Ids of numbers, and how many pixels had none; as `Palette.decode`, but exact.
+
+        Args:
+            pixels: unsigned integers [1, h, w].
+        """
+        if pixels.dtype == np.uint8:
+            table, known = np.full(256, IGNORE, dtype=np.uint8), np.zeros(256, dtype=bool)
+            table[list(self.values)] = np.arange(len(self.values), dtype=np.uint8)
+            known[[*self.values, *self.ignored]] = True
+            return table[pixels[0]], int(np.count_nonzero(~known[pixels[0]]))
+        ids, unknown = np.full(pixels.shape[1:], IGNORE, dtype=np.uint8), ~np.isin(pixels[0], self.ignored)
+        for label, value in enumerate(self.values):
+            same = pixels[0] == value
+            ids[same] = label
+            unknown &= ~same
+        return ids, int(np.count_nonzero(unknown))
+
+
+ClassTable = Palette | Values
+
+ISPRS = Palette(
+    names=("impervious surfaces", "building", "low vegetation", "tree", "car", "clutter"),
+    colours=((255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0)),
+    ignored=((0, 0, 0),),
+)
+"""Potsdam and Vaihingen; black is the eroded boundary."""
+
+ISPRS_CONVERTED = Values(ISPRS.names, (1, 2, 3, 4, 5, 6), (0, IGNORE))
+"""Index PNGs of MMSegmentation's converters: 0 is the boundary, not impervious surfaces."""
+
+LOVEDA = Values(("background", "building", "road", "water", "barren", "forest", "agriculture"), (1, 2, 3, 4, 5, 6, 7), (0,))
+"""0 is no-data; background is a scored class."""
+
+LOVEDA_SHIFTED = Values(LOVEDA.names, (0, 1, 2, 3, 4, 5, 6), (IGNORE,))
+"""Masks that somebody already shifted by one."""
+
+LOVEDA_COLOURS = ((255, 255, 255), (255, 0, 0), (255, 255, 0), (0, 0, 255), (159, 129, 183), (0, 255, 0), (255, 195, 128))
+"""For display only."""
+
+
+def without(table: Palette, name: str) -> Palette:
+    """The table with the last class ignored.
+
+    Raises:
+        ValueError: `name` is not the last class, so that ids would move.
+    """
+    if table.names[-1] != name:
+        raise ValueError(f"{name} is not the last class of {table.names}")
+    return Palette(table.names[:-1], table.colours[:-1], (*table.ignored, table.colours[-1]))
+
+
+def without_value(table: Values, name: str) -> Values:
+    """As `without`, for a table of values."""
+    if table.names[-1] != name:
+        raise ValueError(f"{name} is not the last class of {table.names}")
+    return Values(table.names[:-1], table.values[:-1], (*table.ignored, table.values[-1]))
+
+
+def class_table(classes: Mapping[str, int | Sequence[int]], ignored: Sequence[int | Sequence[int]]) -> ClassTable:
+    """A table from a config: class name to a colour (three numbers) or a value.
+
+    Raises:
+        ConfigError: empty, colours and values mixed, out of range, or one meaning two classes.
+    """
+    entries = [*classes.values(), *ignored]
+    if not classes or len(classes) > IGNORE - 1:
+        raise ConfigError(f"classes must name 1 to {IGNORE - 1} classes, got {len(classes)}")
+    colours = [tuple(int(part) for part in entry) for entry in entries if not isinstance(entry, int)]
+    numbers = [entry for entry in entries if isinstance(entry, int)]
+    if colours and numbers:
+        raise ConfigError("classes and ignored must be all colours [red, green, blue] or all values, not both")
+    if any(len(colour) != 3 or not all(0 <= part <= 255 for part in colour) for colour in colours):
+        raise ConfigError("a colour of classes or ignored must be three numbers of 0 to 255")
+    if any(not 0 <= number <= 65535 for number in numbers):
+        raise ConfigError("a value of classes or ignored must be 0 to 65535")
+    if len(set(colours)) + len(set(numbers)) != len(entries):
+        raise ConfigError("classes and ignored name a colour or value twice")
+    names, count = tuple(classes), len(classes)
+    if numbers:
+        return Values(names, tuple(numbers[:count]), tuple(numbers[count:]))
+    triples = [(colour[0], colour[1], colour[2]) for colour in colours]
+    return Palette(names, tuple(triples[:count]), tuple(triples[count:]))
+
+
+class LabelDecoder:
+    """Decodes one label file range by range, and counts what it did not know.
+
+    Args:
+        table: what colours or values mean.
+        path: for the error.
+        hint: what to do about too many unknown pixels in this file.
+    """
+
+    def __init__(self, table: ClassTable, path: Path, hint: str = "") -> None:
+        self.table, self.path, self.hint = table, path, hint
+        self.unknown = self.pixels = 0
+
+    def __call__(self, pixels: np.ndarray) -> np.ndarray:
+        """Ids uint8 [1, h, w] of [3, h, w] colours or [1, h, w] values."""
+        ids, unknown = self.table.decode(pixels)
+        self.unknown += unknown
+        self.pixels += ids.size
+        return ids[None]
+
+    def finish(self) -> None:
+        """Judge the file, after its last range.
+
+        Raises:
+            DataError: more than 1 % of the pixels were unknown.
+        """
+        if self.unknown > MOST_UNKNOWN * self.pixels:
+            what = "colours outside the palette" if isinstance(self.table, Palette) else "values outside the class table"
+            raise DataError(
+                f"{self.path}: {self.unknown} of {self.pixels} pixels have {what} (more than 1 %)"
+                f"; {self.hint or 'this is not a label of this data set; is it an image, or are image and label interchanged?'}"
+            )
