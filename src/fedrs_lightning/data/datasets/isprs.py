@@ -162,6 +162,15 @@ class ConvertedFiles:
     orphans: list[Path] = field(default_factory=list)
 
 
+def refuse_orphans(converted: ConvertedFiles) -> None:
+    """Raise DataError for the first piece without counterpart."""
+    for path in converted.orphans:
+        raise DataError(f"{path}: has no counterpart in {'ann_dir' if 'img_dir' in path.parts else 'img_dir'}; convert it again")
+
+
+AS_CONVERTED = {"variant": "converted by MMSegmentation", "labels": "as converted", "bands": "as converted, not checked"}
+
+
 def converted_tree(top: Path, pattern: str) -> ConvertedFiles | None:
     """Files of `img_dir/{train,val}` and `ann_dir/{train,val}`, or None where there is no such tree.
 
@@ -172,7 +181,8 @@ def converted_tree(top: Path, pattern: str) -> ConvertedFiles | None:
     place = next((folder for folder in (top, *entries(top)) if (folder / "img_dir").is_dir() and (folder / "ann_dir").is_dir()), None)
     if place is None:
         return None
-    found, pieces = ConvertedFiles(), defaultdict(dict)
+    found = ConvertedFiles()
+    pieces: Converted = defaultdict(dict)
     for part in ("train", "val"):
         both: list[dict[str, Path]] = []
         for kind in ("img_dir", "ann_dir"):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedrs_lightning.data.datasets.isprs import (
+    AS_CONVERTED,
     FIVE,
     SIX,
     Clutter,
@@ -21,6 +22,7 @@ from fedrs_lightning.data.datasets.isprs import (
     converted_tree,
     index_values,
     palette,
+    refuse_orphans,
 )
 from fedrs_lightning.data.rasters import GEOTIFF, open_rows
 from fedrs_lightning.data.tiles import (
@@ -245,10 +247,7 @@ class Potsdam(TileDataset):
     def _converted(self, converted: ConvertedFiles) -> tuple[list[Tile], list[Tile], dict[str, Any]]:
         if self.modality == "rgbir":
             raise ConfigError("modality rgbir: converted PNGs have three bands; set modality to what they were converted from")
-        if converted.orphans:
-            raise DataError(
-                f"{converted.orphans[0]}: has no counterpart in {'ann_dir' if 'img_dir' in converted.orphans[0].parts else 'img_dir'}"
-            )
+        refuse_orphans(converted)
         parts: list[list[Tile]] = []
         for tiles in (TRAIN, TEST):
             present = [tile for tile in tiles if tile in converted.pieces and tile not in self.skip_tiles]
@@ -261,7 +260,7 @@ class Potsdam(TileDataset):
         return (
             parts[0],
             parts[1],
-            {"variant": "converted by MMSegmentation", "labels": "as converted", "bands": "as converted, not checked"},
+            dict(AS_CONVERTED),
         )
 
     def _label_kind(self, found: PotsdamFiles, present: list[str], wanted: LabelSet) -> str:

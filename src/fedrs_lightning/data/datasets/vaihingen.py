@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedrs_lightning.data.datasets.isprs import (
+    AS_CONVERTED,
     FIVE,
     SIX,
     Clutter,
@@ -22,6 +23,7 @@ from fedrs_lightning.data.datasets.isprs import (
     converted_tree,
     index_values,
     palette,
+    refuse_orphans,
 )
 from fedrs_lightning.data.datasets.pseudo_blue import fitted, pseudo_rgb
 from fedrs_lightning.data.rasters import GEOTIFF, open_rows
@@ -261,10 +263,7 @@ class Vaihingen(TileDataset):
         return TileFiles(area, found.images[area], label, self._order, palette(self.clutter), self._mix(), self._factor).tile()
 
     def _converted(self, converted: ConvertedFiles) -> tuple[list[Tile], list[Tile], dict[str, Any]]:
-        if converted.orphans:
-            raise DataError(
-                f"{converted.orphans[0]}: has no counterpart in {'ann_dir' if 'img_dir' in converted.orphans[0].parts else 'img_dir'}"
-            )
+        refuse_orphans(converted)
         unknown = [name for name in converted.pieces if name.removeprefix("area") not in TRAIN + TEST]
         if unknown:
             first = next(iter(converted.pieces[unknown[0]].values()))[0]
@@ -278,7 +277,7 @@ class Vaihingen(TileDataset):
         return (
             parts[0],
             parts[1],
-            {"variant": "converted by MMSegmentation", "labels": "as converted", "bands": "as converted, not checked"},
+            dict(AS_CONVERTED),
         )
 
     @property
