@@ -51,7 +51,8 @@ def load_weights(network: nn.Module, path: Path, *, stem: str, classifier: str, 
         network: the network to fill.
         path: safetensors (by its ending), or a torch file that `torch.load(weights_only=True)` accepts.
         stem: entry of the first convolution's weight, [O, bands, kh, kw].
-        classifier: name of the last linear layer; it is skipped where the file has none or one for another number of classes.
+        classifier: name of the last linear layer; it is skipped where the file has none or one for another number of
+            classes, or where the network has none.
         band_init: `mean` or `random`, see above.
 
     Raises:
@@ -66,6 +67,8 @@ def load_weights(network: nn.Module, path: Path, *, stem: str, classifier: str, 
     kept: dict[str, str] = {}
 
     head = {name for name in own if name.startswith(f"{classifier}.")}
+    if not head:  # an encoder has no classifier of its own
+        found = {name: value for name, value in found.items() if not name.startswith(f"{classifier}.")}
     if any(name not in found or found[name].shape != own[name].shape for name in head):
         reason = "not in the file" if not head & found.keys() else f"the file's classifier has {_classes(found, head)} classes"
         kept |= dict.fromkeys(head, reason)
@@ -121,7 +124,7 @@ def _refuse_misfits(path: Path, network: str, found: dict[str, Tensor], own: dic
             shape = f" ({list(found[names[0]].shape)}, not {list(own[names[0]].shape)})" if "shape" in what else ""
             raise ConfigError(
                 f"weights: {path} {what} {len(names)} entries of this {network}, first {names[0]}{shape}; "
-                "check backbone, width and stem, or leave weights empty"
+                "check backbone (encoder), width and stem, or leave weights empty"
             )
 
 

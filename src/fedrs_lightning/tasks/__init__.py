@@ -2,5 +2,6 @@
 
 from fedrs_lightning.tasks.base import Task
 from fedrs_lightning.tasks.classification import ClassificationTask
+from fedrs_lightning.tasks.segmentation import SegmentationTask
 
-__all__ = ["ClassificationTask", "Task"]
+__all__ = ["ClassificationTask", "SegmentationTask", "Task"]

@@ -6,10 +6,14 @@ to 3e-8, and a single client must not wait for other ranks inside `compute()`.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassConfusionMatrix
+
+Absent = Literal["left_out", "zero", "labelled_only"]
 
 
 def confusion_metric(num_classes: int, ignore_index: int | None = None) -> MulticlassConfusionMatrix:
@@ -30,6 +34,29 @@ def mean_class_accuracy(confusion: Tensor) -> float:
     support = confusion.sum(1)
     present = support > 0
     return float((confusion.diagonal()[present].double() / support[present].double()).mean())
+
+
+def class_ious(confusion: Tensor) -> Tensor:
+    """TP / (TP + FP + FN) of each class, float64 [C]; nan for a class neither labelled nor predicted. `confusion` int64 [C, C]."""
+    hits = confusion.diagonal()
+    union = confusion.sum(0) + confusion.sum(1) - hits
+    return hits.double() / union.double()  # 0 / 0 is nan
+
+
+def mean_iou(confusion: Tensor, absent: Absent = "left_out") -> float:
+    """Mean of `class_ious`, in [0, 1]; nan without pixels.
+
+    Args:
+        confusion: int64 [C, C].
+        absent: classes neither labelled nor predicted are `left_out` or count as `zero`; `labelled_only` takes the
+            classes with labels alone.
+    """
+    ious = class_ious(confusion)
+    if not bool(confusion.any()):
+        return float("nan")
+    if absent == "zero":
+        return float(ious.nan_to_num(0.0).mean())
+    return float(ious[confusion.sum(1) > 0].mean() if absent == "labelled_only" else ious.nanmean())
 
 
 def confusion_counts(metric: Metric) -> Tensor:
