@@ -20,7 +20,7 @@ def test_synth_then_check(tmp_path, capsys):
     ("argv", "message"),
     [
         (["chek"], "unknown command 'chek'; did you mean 'check'?"),
-        (["synth", "eurosta", "--out", "x"], "'eurosta' is not one of eurosat; did you mean 'eurosat'?"),
+        (["synth", "eurosta", "--out", "x"], "'eurosta' is not one of eurosat, potsdam, vaihingen, loveda; did you mean 'eurosat'?"),
         (["synth", "eurosat"], "required: --out"),
         (["synth", "eurosat", "--out", "x", "--sise", "tiny"], "unknown option '--sise'; did you mean '--size'?"),
         (["synth", "eurosat", "--out", "x", "--size", "tinny"], "'tinny' is not one of tiny, small, medium; did you mean 'tiny'?"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import shutil
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -106,13 +106,17 @@ def check(names: Sequence[str], geotiff: bool) -> None:
     """
     for name in names:
         if name not in DEFECTS:
-            near = difflib.get_close_matches(name, DEFECTS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(DEFECTS)}"
-            raise ConfigError(f"unknown defect '{name}'; {hint}")
+            raise ConfigError(f"unknown defect '{name}'; {nearest(name, DEFECTS)}")
         if name in ALONE and len(names) > 1:
             raise ConfigError(f"defect '{name}' leaves no tiles, so it cannot be combined with others")
         if geotiff and name in JPEG_ONLY:
             raise ConfigError(f"defect '{name}' needs a layout with JPEGs")
+
+
+def nearest(name: str, valid: Collection[str]) -> str:
+    """What to write instead of an unknown name."""
+    near = difflib.get_close_matches(name, valid, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(valid)}"
 
 
 def inject(root: Path, tiles: Path, names: Sequence[str]) -> None:

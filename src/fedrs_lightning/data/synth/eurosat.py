@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
-import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from fedrs_lightning import __version__
 from fedrs_lightning.data.datasets.eurosat_files import ALL_BANDS_PATH, CLASSES
 from fedrs_lightning.data.synth import defects, landcover, sensor
+from fedrs_lightning.data.synth.folder import describe, publish
 from fedrs_lightning.data.synth.scene import Scene, blur, shrink
 from fedrs_lightning.data.synth.shift import SpectralShift, Style, spatial_style
-from fedrs_lightning.errors import ConfigError, DataError
-from fedrs_lightning.files import read_json, write_json, write_text
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.files import write_text
 from fedrs_lightning.seeding import numpy_stream
 
 SIZES = {"tiny": 20, "small": 300, "medium": 1500}
@@ -131,46 +128,14 @@ def write_sample(out: Path, sample: EuroSATSample, command: Sequence[str] = ()) 
     Raises:
         DataError: `out` holds something else, or cannot be written.
     """
-    marker = describe(sample, command)
-    if out.exists():
-        if _same_sample(out, marker):
-            return False
-        if not out.is_dir() or any(out.iterdir()):
-            held = "another synthetic sample" if (out / "SYNTHETIC.json").is_file() else "other things"
-            raise DataError(f"{out}: exists and holds {held}; give another --out, or remove it")
-    building = out.parent / f".{out.name}.{uuid.uuid4().hex[:12]}.building"
-    try:
-        building.mkdir(parents=True)
-        _write_tiles(building / LAYOUTS[sample.layout], sample)
-        _write_attributes(building / "attributes.csv", sample)
-        write_json(building / "SYNTHETIC.json", marker)
-        defects.inject(building, building / LAYOUTS[sample.layout], sample.defects)
-        if out.is_dir():
-            out.rmdir()
-        building.rename(out)
-    except OSError as error:
-        raise DataError(f"{error.filename or out}: cannot write the sample ({error.strerror}); free space or give another --out") from None
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-    return True
 
+    def build(folder: Path) -> None:
+        _write_tiles(folder / LAYOUTS[sample.layout], sample)
+        _write_attributes(folder / "attributes.csv", sample)
+        defects.inject(folder, folder / LAYOUTS[sample.layout], sample.defects)
 
-def describe(sample: EuroSATSample, command: Sequence[str]) -> dict[str, Any]:
-    """Content of `SYNTHETIC.json`."""
-    return {
-        "synthetic": True,
-        "dataset": "EuroSAT",
-        "generator": f"fedrs-lightning {__version__}",
-        "command": " ".join(command),
-        "parameters": asdict(sample) | {"defects": list(sample.defects)},
-    }
-
-
-def _same_sample(out: Path, marker: dict[str, Any]) -> bool:
-    if not (out / "SYNTHETIC.json").is_file():
-        return False
-    found = read_json(out / "SYNTHETIC.json")
-    return all(found.get(key) == marker[key] for key in ("dataset", "generator", "parameters"))
+    parameters = asdict(sample) | {"defects": list(sample.defects)}
+    return publish(out, describe("EuroSAT", parameters, command), build)
 
 
 def _write_tiles(folder: Path, sample: EuroSATSample) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from fedrs_lightning.data.synth import spectra
 from fedrs_lightning.seeding import numpy_stream
 
-_GOLDEN = 0.6180339887498949
+GOLDEN = 0.6180339887498949
 
 
 class SpectralShift:
@@ -98,7 +98,7 @@ def spatial_style(seed: int, domain: int, strength: float) -> Style:
     rng = numpy_stream(seed, "synth", "spatial", domain)
     start = numpy_stream(seed, "synth", "spatial").random(4)
     # Alternate signs, so that density does not simply follow scale.
-    scale, density, winding, blur = (2 * np.mod(start + _GOLDEN * domain * np.array([1, -2, 3, -1]), 1.0) - 1).tolist()
+    scale, density, winding, blur = (2 * np.mod(start + GOLDEN * domain * np.array([1, -2, 3, -1]), 1.0) - 1).tolist()
     return Style(
         scale=2 ** (strength * scale),
         density=2 ** (strength * density),

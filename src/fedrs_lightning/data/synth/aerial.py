@@ -1,0 +1,175 @@
+"""Synthetic tiles of Potsdam, Vaihingen and LoveDA: what a sample holds, and how one tile is painted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fedrs_lightning.data.synth import aerial_camera, aerial_defects
+from fedrs_lightning.data.synth.aerial_country import paint_town_and_country
+from fedrs_lightning.data.synth.aerial_scene import AerialScene
+from fedrs_lightning.data.synth.aerial_town import Town, paint_town
+from fedrs_lightning.data.synth.shift import GOLDEN, SpectralShift, Style, spatial_style
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.seeding import numpy_stream
+
+Size = Literal["tiny", "small", "medium"]
+SIZES = ("tiny", "small", "medium")
+DATASETS = {"potsdam": "Potsdam", "vaihingen": "Vaihingen", "loveda": "LoveDA"}
+GSD = {"potsdam": 0.05, "vaihingen": 0.09, "loveda": 0.3}
+"""Ground sampling distance in metres."""
+
+SIDES: Mapping[str, Mapping[str, int]] = {
+    "potsdam": {"tiny": 768, "small": 1536, "medium": 1536},
+    "vaihingen": {"tiny": 480, "small": 960, "medium": 960},
+    "loveda": {"tiny": 1024, "small": 1024, "medium": 1024},
+}
+"""Pixels of a side; Vaihingen's areas vary around it."""
+
+LAYOUTS: Mapping[str, tuple[str, ...]] = {
+    "potsdam": ("official", "flat", "nested", "participants"),
+    "vaihingen": ("official", "flat", "gts", "participants"),
+    "loveda": ("official",),
+}
+
+_POTSDAM_TRAIN = "2_10 2_11 2_12 3_10 3_11 3_12 4_10 4_11 4_12 5_10 5_11 5_12 6_7 6_8 6_9 6_10 6_11 6_12 7_7 7_8 7_9 7_10 7_11 7_12"
+_POTSDAM_TEST = "2_13 2_14 3_13 3_14 4_13 4_14 4_15 5_13 5_14 5_15 6_13 6_14 6_15 7_13"
+_VAIHINGEN_TRAIN = "1 3 5 7 11 13 15 17 21 23 26 28 30 32 34 37"
+_VAIHINGEN_TEST = "2 4 6 8 10 12 14 16 20 22 24 27 29 31 33 35 38"
+_ISPRS_COUNTS = {"tiny": (2, 1), "small": (6, 3), "medium": (99, 99)}
+_LOVEDA_COUNTS = {"tiny": 2, "small": 20, "medium": 120}
+_LOVEDA_FIRST = {("Train", "Rural"): 0, ("Train", "Urban"): 1366, ("Val", "Rural"): 2522, ("Val", "Urban"): 3514}
+_SHARES = ("building", "tree", "car", "paved", "clutter", "water")  # what a domain may have more or less of
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One picture to make.
+
+    Attributes:
+        name: official id.
+        part: `train` or `test` of the official split; `Train/Urban` and the like for LoveDA.
+        height, width: pixels.
+    """
+
+    name: str
+    part: str
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class AerialSample:
+    """Everything that decides the bytes of a sample.
+
+    Attributes:
+        dataset: one of `DATASETS`.
+        seed: of all draws. Samples of one federation share it.
+        size: how many tiles.
+        side: of a tile in pixels; as in `SIDES` when None.
+        spectral_shift: S in [0, 1].
+        spatial_shift: T in [0, 1].
+        domain: number of the domain, from 0, that S and T move; LoveDA's Urban is domain 2 d, Rural 2 d + 1.
+        class_spectral: move vegetation more and roofs and cars less than the ground.
+        layout: one of `LAYOUTS` of the data set.
+        gsd_factor: pixels that many times larger on the ground than the official ones.
+        defects: names of `aerial_defects.DEFECTS` to inject.
+    """
+
+    dataset: str
+    seed: int = 0
+    size: Size = "tiny"
+    side: int | None = None
+    spectral_shift: float = 0.0
+    spatial_shift: float = 0.0
+    domain: int = 0
+    class_spectral: bool = False
+    layout: str = "official"
+    gsd_factor: float = 1.0
+    defects: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("spectral_shift", "spatial_shift"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+        if self.domain < 0:
+            raise ConfigError(f"domain must be 0 or more, got {self.domain}")
+        if self.side is not None and not 64 <= self.side <= 4096:
+            raise ConfigError(f"side must be in 64..4096 pixels, got {self.side}")
+        if not 1 <= self.gsd_factor <= 20:
+            raise ConfigError(f"gsd_factor must be in 1..20, got {self.gsd_factor}")
+        if self.layout not in LAYOUTS[self.dataset]:
+            raise ConfigError(f"layout of {self.dataset} must be one of {', '.join(LAYOUTS[self.dataset])}, got '{self.layout}'")
+        aerial_defects.check(self.dataset, self.layout, self.defects)
+
+    @property
+    def pixel(self) -> float:
+        """Metres."""
+        return GSD[self.dataset] * self.gsd_factor
+
+    def tiles(self) -> list[Tile]:
+        """All tiles of the sample."""
+        side = self.side or SIDES[self.dataset][self.size]
+        if self.dataset == "loveda":
+            numbers = range(_LOVEDA_COUNTS[self.size])
+            return [Tile(str(first + n), "/".join(part), side, side) for part, first in _LOVEDA_FIRST.items() for n in numbers]
+        parts = (_POTSDAM_TRAIN, _POTSDAM_TEST) if self.dataset == "potsdam" else (_VAIHINGEN_TRAIN, _VAIHINGEN_TEST)
+        tiles = []
+        for part, names, count in zip(("train", "test"), parts, _ISPRS_COUNTS[self.size], strict=True):
+            for name in names.split()[:count]:
+                height, width = (side, side) if self.dataset == "potsdam" else self._odd_sides(name, side)
+                tiles.append(Tile(name, part, height, width))
+        return tiles
+
+    def _odd_sides(self, name: str, side: int) -> tuple[int, int]:
+        high, wide = numpy_stream(self.seed, "synth", self.dataset, "sides", name).uniform([0.85, 1.0], [1.0, 1.15])
+        return int(high * side) | 1, int(wide * side) | 1
+
+    def domain_of(self, tile: Tile) -> int:
+        """Domain whose shifts a tile has."""
+        return self.domain if self.dataset != "loveda" else 2 * self.domain + tile.part.endswith("Rural")
+
+
+def aerial_style(seed: int, domain: int, strength: float) -> Style:
+    """`spatial_style` with preferences for what there is more or less of, instead of for materials.
+
+    Classes keep their mixture of materials, so that T does not move their mean spectra.
+    """
+    start = numpy_stream(seed, "synth", "spatial", "shares").random(len(_SHARES))
+    place = np.mod(start + GOLDEN * domain * np.array([1, -2, 3, -1, 2, -3]), 1.0)
+    preference = {name: strength * float(1.6 * value - 0.8) for name, value in zip(_SHARES, place, strict=True)}
+    return replace(spatial_style(seed, domain, strength), preference=preference)
+
+
+def paint(sample: AerialSample, tile: Tile) -> AerialScene:
+    """The painted ground of one tile; it may be larger than the tile, whose first rows and columns count."""
+    domain = sample.domain_of(tile)
+    rng = numpy_stream(sample.seed, "synth", sample.dataset, domain, tile.part, tile.name)
+    size = -(-max(tile.height, tile.width) // 16) * 16  # a size that the Fourier transform likes
+    scene = AerialScene(size * sample.pixel, sample.pixel, rng, aerial_style(sample.seed, domain, sample.spatial_shift))
+    if sample.dataset == "loveda":
+        paint_town_and_country(scene, 0.5 + 0.4 * sample.spatial_shift * (-1 if tile.part.endswith("Rural") else 1))
+    else:
+        paint_town(scene, Town())
+    return scene
+
+
+def render(sample: AerialSample, tile: Tile) -> tuple[np.ndarray, np.ndarray]:
+    """One tile.
+
+    Returns:
+        Red, green, blue, near infrared, uint8 [H, W, 4], and classes, uint8 [H, W]: indices into
+        `aerial_camera.ISPRS_COLOURS`, or LoveDA mask values with 0 for no-data.
+    """
+    scene = paint(sample, tile)
+    light = scene.light(SpectralShift(sample.seed, sample.domain_of(tile), sample.spectral_shift), sample.class_spectral)
+    pixels = aerial_camera.expose(light, scene.rng, scene.style.blur)
+    classes = aerial_camera.loveda_classes(scene) if sample.dataset == "loveda" else aerial_camera.isprs_classes(scene)
+    pixels, classes = pixels[: tile.height, : tile.width], classes[: tile.height, : tile.width]
+    if sample.dataset == "loveda" and scene.rng.random() < 0.15:
+        missing = int(scene.rng.uniform(0.03, 0.15) * tile.width)  # beyond the edge of the mosaic
+        pixels[:, -missing:], classes[:, -missing:] = 0, 0
+    return np.ascontiguousarray(pixels), np.ascontiguousarray(classes)

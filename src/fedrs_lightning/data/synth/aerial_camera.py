@@ -1,0 +1,78 @@
+"""From light to 8-bit pictures, and from kinds of ground to the label files of the ISPRS and LoveDA data sets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedrs_lightning.data.synth.aerial_scene import (
+    BARREN,
+    BUILDING,
+    CLUTTER,
+    FIELD,
+    FOREST,
+    GRASS,
+    PAVED,
+    ROAD,
+    TREE,
+    WATER,
+    AerialScene,
+)
+from fedrs_lightning.data.synth.scene import blur
+
+VIEWS: dict[str, tuple[int, ...]] = {"RGB": (0, 1, 2), "IRRG": (3, 0, 1), "RGBIR": (0, 1, 2, 3)}
+"""Channels of each picture among red, green, blue, near infrared."""
+
+ISPRS_COLOURS = np.asarray(
+    [(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0), (0, 0, 0)], dtype=np.uint8
+)
+"""Impervious, building, low vegetation, tree, car, clutter, and black for eroded boundaries."""
+
+CAR, BOUNDARY = 4, 6
+_ISPRS = {ROAD: 0, PAVED: 0, BUILDING: 1, GRASS: 2, FIELD: 2, TREE: 3, FOREST: 3, WATER: 5, BARREN: 5, CLUTTER: 5}
+_LOVEDA = {ROAD: 3, PAVED: 1, BUILDING: 2, GRASS: 1, FIELD: 7, TREE: 1, FOREST: 6, WATER: 4, BARREN: 5, CLUTTER: 1}
+
+_WHITE = 0.6  # reflectance of 255
+_POINT_SPREAD = 0.6  # standard deviation in pixels
+
+
+def expose(light: np.ndarray, rng: np.random.Generator, extra_blur: float) -> np.ndarray:
+    """Picture with gamma 1/2.2, of a camera with a point spread, noise and a slightly varying exposure.
+
+    Args:
+        light: reflectance, float32 [C, H, W].
+        rng: of the tile.
+        extra_blur: of the domain, pixels.
+
+    Returns:
+        uint8 [H, W, C].
+    """
+    gain = np.exp(rng.normal(0, 0.06) + rng.normal(0, 0.02, len(light))).astype(np.float32)
+    sharp = blur(light, float(np.hypot(_POINT_SPREAD, extra_blur))) * (gain / np.float32(_WHITE))[:, None, None]
+    grey = np.clip(sharp, 0, 1) ** np.float32(1 / 2.2) + 0.008 * rng.standard_normal(light.shape, dtype=np.float32)
+    return np.ascontiguousarray(np.rint(np.clip(grey, 0, 1) * 255).astype(np.uint8).transpose(1, 2, 0))
+
+
+def isprs_classes(scene: AerialScene) -> np.ndarray:
+    """Index into `ISPRS_COLOURS` of each pixel, uint8 [n, n]."""
+    return np.where(scene.car, np.uint8(CAR), _table(_ISPRS)[scene.kind])
+
+
+def loveda_classes(scene: AerialScene) -> np.ndarray:
+    """LoveDA mask values 1 to 7, uint8 [n, n]; a car counts as what it stands on."""
+    return _table(_LOVEDA)[scene.kind]
+
+
+def erode(classes: np.ndarray, reach: int = 3) -> np.ndarray:
+    """Mark pixels within `reach` pixels of another class as `BOUNDARY`, as the noBoundary label files do."""
+    near = np.zeros(classes.shape, dtype=bool)
+    padded = np.pad(classes, reach, mode="edge")
+    height, width = classes.shape
+    for down in range(-reach, reach + 1):
+        for right in range(-reach, reach + 1):
+            if 0 < down * down + right * right <= reach * reach:
+                near |= padded[reach + down : reach + down + height, reach + right : reach + right + width] != classes
+    return np.where(near, np.uint8(BOUNDARY), classes)
+
+
+def _table(of: dict[int, int]) -> np.ndarray:
+    return np.asarray([of[kind] for kind in range(len(of))], dtype=np.uint8)

@@ -1,0 +1,187 @@
+"""A scene seen from an aeroplane: besides materials it knows what each pixel is, where cars stand and where shadows fall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedrs_lightning.data.synth import spectra
+from fedrs_lightning.data.synth.scene import Scene
+from fedrs_lightning.data.synth.shift import SpectralShift, Style
+
+ROAD, PAVED, BUILDING, GRASS, TREE, FOREST, WATER, BARREN, FIELD, CLUTTER = range(10)
+"""Kinds of ground cover; data sets make their classes from these. Cars are a layer of their own."""
+
+SUN = np.float32(np.sqrt(0.5))  # east and south component of the direction to the sun: a morning flight
+
+_BANDS = (spectra.RED, spectra.GREEN, spectra.BLUE, spectra.NIR)
+_SKY = np.asarray([0.46, 0.40, 0.35, 0.33, 0.30, 0.28, 0.27, 0.27, 0.22, 0.20], dtype=np.float32)  # light left in the shade
+_ELEMENTS = 4_000_000  # pixels of object windows that are stamped at a time
+_ROWS = 128  # rendered at a time
+
+_VEGETATION = {"conifer", "broadleaf", "meadow", "dry_grass", "scrub", "crop_green", "crop_ripe", "orchard"}
+_BUILT = {"roof_metal", "roof_tile", "roof_dark", "roof_gravel", "roof_blue", "glass"} | {name for name in spectra.INDEX if "car_" in name}
+_CLASS_WEIGHT = np.asarray(
+    [1.5 if m.name in _VEGETATION else 0.4 if m.name in _BUILT else 1.0 for m in spectra.MATERIALS], dtype=np.float32
+)
+
+# Texture: standard deviation of b at correlation lengths of about 0.12, 0.6 and 6 metres.
+_TEXTURE: Mapping[str, tuple[float, float, float]] = {
+    "water_clear": (0.02, 0.03, 0.04),
+    "water_turbid": (0.02, 0.03, 0.06),
+    "conifer": (0.24, 0.22, 0.06),
+    "broadleaf": (0.20, 0.20, 0.06),
+    "orchard": (0.20, 0.20, 0.06),
+    "meadow": (0.11, 0.10, 0.10),
+    "dry_grass": (0.12, 0.11, 0.12),
+    "scrub": (0.18, 0.17, 0.10),
+    "crop_green": (0.12, 0.09, 0.07),
+    "crop_ripe": (0.11, 0.08, 0.07),
+    "soil": (0.10, 0.08, 0.09),
+    "soil_pale": (0.09, 0.07, 0.09),
+    "rubble": (0.20, 0.18, 0.12),
+    "asphalt": (0.06, 0.03, 0.08),
+    "concrete": (0.06, 0.04, 0.08),
+    "setts": (0.15, 0.05, 0.06),
+    "brick": (0.10, 0.04, 0.06),
+    "roof_gravel": (0.15, 0.05, 0.06),
+}
+_PLAIN = (0.05, 0.03, 0.05)
+_GRAIN = np.asarray([_TEXTURE.get(material.name, _PLAIN) for material in spectra.MATERIALS], dtype=np.float32)  # [M, 3]
+
+
+class AerialScene(Scene):
+    """Square piece of ground with a kind for each pixel.
+
+    Attributes:
+        kind: what covers the ground, one of the constants above, uint8 [n, n].
+        car: where cars stand, bool [n, n].
+        shadow: what part of the sun's light is kept off, float32 [n, n] in [0, 1].
+
+    Args:
+        side, pixel, rng, style: as for `Scene`.
+    """
+
+    def __init__(self, side: float, pixel: float, rng: np.random.Generator, style: Style) -> None:
+        super().__init__(side, pixel, rng, style)
+        self.kind = np.full((self.size, self.size), GRASS, dtype=np.uint8)
+        self.car = np.zeros((self.size, self.size), dtype=bool)
+        self.shadow = np.zeros((self.size, self.size), dtype=np.float32)
+
+    def cover(self, owner: np.ndarray, materials: np.ndarray, kind: int | None, state: float = 0.0) -> None:
+        """Cover the ground with objects of one kind; `kind` None keeps what the ground counts as.
+
+        Args:
+            owner, materials, state: as for `paint_objects`.
+            kind: of all objects.
+        """
+        self.paint_objects(owner, materials, state)
+        if kind is not None:
+            self.kind[owner >= 0] = kind
+
+    def fill(self, mask: np.ndarray, material: str, kind: int | None) -> None:
+        """Cover `mask` with one object."""
+        self.cover(np.where(mask, 0, -1), np.asarray([spectra.INDEX[material]]), kind)
+
+    def pick(self, shares: Mapping[str, float], size: int) -> np.ndarray:
+        """Draw `size` materials by shares that no domain moves, so that a class keeps its mean spectrum."""
+        numbers, weights = [spectra.INDEX[name] for name in shares], np.asarray(list(shares.values()))
+        return self.rng.choice(numbers, size, p=weights / weights.sum())
+
+    def favour(self, name: str) -> float:
+        """Factor by which the domain changes the number or area of something."""
+        return float(np.exp(self.style.preference.get(name, 0.0)))
+
+    def at(self, layer: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Values of a layer at places in metres, [objects]; places outside take the nearest pixel."""
+        pixels = np.clip(((places + self.side / 2) / self.pixel).astype(np.int64), 0, self.size - 1)
+        return layer[pixels[:, 1], pixels[:, 0]]
+
+    def stamp(self, centres: np.ndarray, halves: np.ndarray, angles: np.ndarray, round_: bool = False) -> np.ndarray:
+        """As in `Scene`, a few objects at a time, since their windows are large at 5 cm; those outside are left out."""
+        owner = np.full((self.size, self.size), -1, dtype=np.int64)
+        seen = np.flatnonzero(np.all(np.abs(centres) - np.hypot(*halves.T)[:, None] < self.side / 2, axis=1))
+        if not len(seen):
+            return owner
+        window = (2 * np.ceil(np.hypot(*halves[seen].T).max() / self.pixel) + 3) ** 2
+        for part in np.array_split(seen, int(np.ceil(len(seen) * window / _ELEMENTS))):
+            if len(part):
+                found = super().stamp(centres[part], halves[part], angles[part], round_)
+                owner = np.where(found >= 0, part[found], owner)
+        return owner
+
+    def local(self, owner: np.ndarray, centres: np.ndarray, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Covered pixels (bool [n, n]), the object of each [P], and its place along and across that object in metres [P]."""
+        covered = owner >= 0
+        number = owner[covered]
+        dx, dy = self.x[covered] - centres[number, 0].astype(np.float32), self.y[covered] - centres[number, 1].astype(np.float32)
+        cos, sin = np.cos(angles).astype(np.float32)[number], np.sin(angles).astype(np.float32)[number]
+        return covered, number, cos * dx + sin * dy, cos * dy - sin * dx
+
+    def ribbon(self, points: np.ndarray, reach: float) -> tuple[np.ndarray, np.ndarray]:
+        """Distance from a polyline (infinite beyond `reach` metres) and arc length at its nearest point; float32 [n, n].
+
+        Args:
+            points: corners, metres, [K, 2].
+            reach: metres.
+        """
+        distance = np.full((self.size, self.size), np.inf, dtype=np.float32)
+        along = np.zeros((self.size, self.size), dtype=np.float32)
+        steps = np.diff(points, axis=0)
+        lengths = np.hypot(*steps.T)
+        starts = np.concatenate([[0.0], np.cumsum(lengths)])
+        low = np.minimum(points[:-1], points[1:]) - reach
+        high = np.maximum(points[:-1], points[1:]) + reach
+        first = np.clip(np.floor((low + self.side / 2) / self.pixel), 0, self.size).astype(np.int64)
+        last = np.clip(np.ceil((high + self.side / 2) / self.pixel), 0, self.size).astype(np.int64)
+        for number in np.flatnonzero(np.all(first < last, axis=1)):
+            window = slice(first[number, 1], last[number, 1]), slice(first[number, 0], last[number, 0])
+            dx, dy = self.x[window] - np.float32(points[number, 0]), self.y[window] - np.float32(points[number, 1])
+            u, v = (steps[number] / lengths[number]).astype(np.float32)
+            t = np.clip(dx * u + dy * v, 0, np.float32(lengths[number]))
+            found = np.hypot(dx - t * u, dy - t * v)
+            better = (found < distance[window]) & (found < reach)
+            distance[window][better] = found[better]
+            along[window][better] = t[better] + np.float32(starts[number])
+        return distance, along
+
+    def cast(self, owner: np.ndarray, reach: float, strength: float = 1.0) -> None:
+        """Let objects throw a shadow `reach` metres to the north-west; what they stand on themselves stays lit."""
+        tall = owner >= 0
+        steps = max(1, round(reach / self.pixel * float(SUN)))
+        shade, done = tall.copy(), 0
+        while done < steps:  # each pass doubles the length
+            move = min(max(1, done), steps - done)
+            shade[:-move, :-move] |= shade[move:, move:].copy()
+            done += move
+        self.shadow[tall] = 0.0
+        self.shadow[shade & ~tall] = strength
+
+    def surface(self) -> tuple[np.ndarray, np.ndarray]:
+        """State and brightness of each pixel with texture, float32 [n, n] each."""
+        lengths = (max(0.12, 1.1 * self.pixel), max(0.6, 2.5 * self.pixel), 6.0)
+        shade = self.shade.copy()
+        for column, length in enumerate(lengths):
+            shade += _GRAIN[:, column][self.material] * self.noise(length)
+        state = self.state + 0.4 * spectra.STATE[self.material] * (self.noise(9.0) + 0.5 * self.noise(lengths[1]))
+        return state, shade
+
+    def light(self, shift: SpectralShift, by_class: bool = False) -> np.ndarray:
+        """Light from the ground in red, green, blue, near infrared after the domain's spectral shift; float32 [4, n, n].
+
+        Args:
+            shift: of the domain.
+            by_class: move vegetation by 1.5 times the shift, roofs and cars by 0.4 times.
+        """
+        state, shade = self.surface()
+        seen = np.empty((len(_BANDS), self.size, self.size), dtype=np.float32)
+        for first in range(0, self.size, _ROWS):
+            rows = slice(first, first + _ROWS)
+            pixels = spectra.reflectance(self.material[rows], state[rows], shade[rows])
+            pixels *= 1 - self.shadow[rows] * (1 - _SKY[:, None, None])
+            moved = shift(pixels)
+            if by_class and shift.strength > 0:
+                moved = np.maximum(pixels + _CLASS_WEIGHT[self.material[rows]] * (moved - pixels), np.float32(0.0001))
+            seen[:, rows] = moved[list(_BANDS)]
+        return seen
