@@ -85,7 +85,7 @@ def plot_curves(stores: Sequence[RunStore], out: Path, metric: str | None = None
         handles, names = axes.get_legend_handles_labels()
         order = np.argsort([-curve.values.mean(0)[-1] for curve in curves], kind="stable")
         axes.legend([handles[i] for i in order], [names[i] for i in order], loc="center left", bbox_to_anchor=(1.01, 0.5))
-        return _save(figure, out)
+        return save(figure, out)
 
 
 def plot_clients(stores: Sequence[RunStore], out: Path, metric: str | None = None) -> Path | None:
@@ -120,7 +120,7 @@ def plot_clients(stores: Sequence[RunStore], out: Path, metric: str | None = Non
         axes.set_xlim(-0.6, len(columns) - 0.4)
         _value_axis(axes, key, max(value for points in columns.values() for value, _ in points))
         axes.set_title(f"{_title(stores)}: clients in the last round\n(area: training samples, line: mean)", fontsize=9)
-        return _save(figure, out)
+        return save(figure, out)
 
 
 def plot_weights(store: RunStore, out: Path) -> Path | None:
@@ -175,7 +175,7 @@ def plot_weights(store: RunStore, out: Path) -> Path | None:
         seed = f", seed {result['seed']}" if result else ""
         absent = "; grey: not in the cohort" if any(len(panel) < len(clients) * last for panel in panels.values()) else ""
         figure.suptitle(f"{label}{seed}{absent}", x=0.01, ha="left", fontsize=10)
-        return _save(figure, out)
+        return save(figure, out)
 
 
 def weighted_runs(stores: Sequence[RunStore]) -> list[tuple[str, RunStore]]:
@@ -278,7 +278,12 @@ def _value_axis(axes: Any, key: str, largest: float) -> None:
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol="", decimals=None))
 
 
-def _save(figure: Figure, out: Path) -> Path:
+def save(figure: Figure, out: Path) -> Path:
+    """Write a figure atomically; the suffix chooses the format.
+
+    Raises:
+        ConfigError: a suffix that is no picture format.
+    """
     # The object interface needs no pyplot state, so that a run can draw in a process that has figures of its own.
     FigureCanvasAgg(figure)
     kind = out.suffix.lstrip(".") or "png"

@@ -1,0 +1,89 @@
+"""Pictures at the end of a run, drawn on rank 0 into the run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fedrs_lightning.results.diagnostics import plot_by_class, plot_confusion, plot_descriptors, plot_loss_terms, plot_predictions
+from fedrs_lightning.results.plots import plot_clients, plot_curves, plot_weights
+
+if TYPE_CHECKING:
+    from fedrs_lightning.data import Federation, FederatedDataset
+    from fedrs_lightning.engine.engine import Engine
+    from fedrs_lightning.results.store import RunStore
+
+CROPS_PER_DOMAIN = 2
+
+
+def draw(engine: Engine, store: RunStore, data: FederatedDataset, federation: Federation) -> list[Path]:
+    """Draw whatever this run has something to show for; returns the files."""
+    folder, classes = store.path / "pictures", list(data.class_names)
+    drawn: list[Path | None] = [plot_curves([store], store.path / "curves.png"), plot_clients([store], folder / "clients.png")]
+    drawn += [plot_weights(store, folder / "weights.png"), plot_loss_terms(store, folder / "loss.png")]
+    for name, limits in (("gate", (0.0, 1.0)), ("drift_spec", None), ("drift_spa", None), ("drift_dap", None)):
+        title = {"gate": "gate weight (1 spectral, 0 spatial)"}.get(name, f"cosine drift from the anchor, {name.removeprefix('drift_')}")
+        drawn.append(plot_by_class(store, f"feddap/{name}", title, classes, folder / f"{name}.png", limits=limits))
+    drawn.append(_confusion(store, classes, folder))
+    drawn.append(_descriptors(engine, store, federation, folder))
+    if "mask" in federation.source.gather(federation.clients[0].train[:1]):
+        drawn.append(_predictions(engine, data, federation, folder))
+    return [path for path in drawn if path is not None]
+
+
+def _confusion(store: RunStore, classes: list[str], folder: Path) -> Path | None:
+    last = store.rounds()[-1]
+    protocol = (store.result() or {}).get("headline", {}).get("protocol", "")
+    counts = last.get("counts", {}).get(protocol, {}).get("confmat")
+    if counts is None:
+        return None
+    return plot_confusion(np.array(counts), classes, folder / "confusion.png", f"round {last['round']}, {protocol}, counts of all clients summed")
+
+
+def _descriptors(engine: Engine, store: RunStore, federation: Federation, folder: Path) -> Path | None:
+    """Descriptors that the server keeps as `<method>/descriptor/<client>`."""
+    found = {int(key.rpartition("/")[2]): value.numpy() for key, value in engine.server.items() if "/descriptor/" in key}
+    if len(found) < 2:
+        return None
+    clusters = {row["client"]: int(row["feddap/cluster"]) for row in store.clients() if row.get("feddap/cluster") is not None}
+    domains = {client.id: client.domain for client in federation.clients}
+    return plot_descriptors(found, clusters, domains, folder / "descriptors.png")
+
+
+def _predictions(engine: Engine, data: FederatedDataset, federation: Federation, folder: Path) -> Path | None:
+    chosen: list[int] = []
+    names: list[str] = []
+    for client in {client.domain: client for client in federation.clients}.values():
+        if client.test is None or not len(client.test):
+            continue
+        places = np.linspace(0, len(client.test) - 1, CROPS_PER_DOMAIN + 2)[1:-1].round().astype(int)
+        crops = [int(client.test[place]) for place in dict.fromkeys(places.tolist())]
+        chosen += crops
+        names += [f"{client.domain} {federation.sample_ids[crop]}".strip() for crop in crops]
+    if not chosen:
+        return None
+    raw = federation.source.gather(np.array(chosen))
+    engine.composer.install(engine.method.download(engine.server, federation.clients[0].id), {})
+    engine.task.eval()
+    predicted = []
+    with torch.no_grad():
+        for _, batch in engine.loader.ordered(np.array(chosen), engine.schedule.eval_batch_size):
+            with engine.fabric.autocast():
+                predicted.append(engine.task(batch["image"]).logits.argmax(1).cpu())
+    image = raw["image"][:, :3] if raw["image"].shape[1] >= 3 else raw["image"][:, :1].expand(-1, 3, -1, -1)
+    return plot_predictions(
+        image.float().numpy(), raw["mask"].numpy(), torch.cat(predicted).numpy(), data.class_names, _palette(data), names, folder / "predictions.png"
+    )
+
+
+def _palette(data: Any) -> np.ndarray:
+    """The data set's own colours, or evenly told apart ones."""
+    import matplotlib as mpl
+
+    own = getattr(data, "palette", None)
+    if own is not None:
+        return np.asarray(own, dtype=np.uint8)[: data.num_classes]
+    return np.array([[round(255 * part) for part in mpl.colormaps["tab20"](index % 20)[:3]] for index in range(data.num_classes)], dtype=np.uint8)
