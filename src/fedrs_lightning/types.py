@@ -80,6 +80,7 @@ class Local:
         optimizer: fresh for this visit.
         fabric: for `autocast()` and `backward()`.
         batches: `batches(augment)` iterates once over the client's own training data, in a fixed order.
+        log: plain numbers for the client log, beside the mean loss terms. Not part of the state.
     """
 
     client: Client
@@ -92,6 +93,7 @@ class Local:
     fabric: Fabric
     batches: Callable[[bool], Iterator[Batch]]
     scratch: dict[str, Any] = field(default_factory=dict)
+    log: dict[str, float] = field(default_factory=dict)
 
     @property
     def learning_rate(self) -> float:

@@ -114,7 +114,7 @@ class LocalTraining:
             terms = [self._step(local, batch) for epoch in range(self.local_epochs) for batch in self.loader.epoch(client.id, round, epoch)]
             self.method.on_local_end(local)
             extra = self.method.upload(local)
-        log = self._mean_terms(terms, client, round)
+        log = self._mean_terms(terms, client, round) | local.log
         keep = self.composer.private_state() | local.memory
         damaged = first_not_finite(keep)
         if damaged is not None:
