@@ -3,6 +3,7 @@
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.methods.bounds import Centralised, LocalOnly
 from fedrs_lightning.methods.fedbn import FedBN
+from fedrs_lightning.methods.feddap import FedDAP
 from fedrs_lightning.methods.fedmad import FedMAD
 
-__all__ = ["Centralised", "FedAvg", "FedBN", "FedMAD", "LocalOnly"]
+__all__ = ["Centralised", "FedAvg", "FedBN", "FedDAP", "FedMAD", "LocalOnly"]

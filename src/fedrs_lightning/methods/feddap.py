@@ -1,0 +1,397 @@
+"""FedDAP: class prototypes that adapt to a client's domain (methods.md section 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, normalise, num_samples, stack
+from fedrs_lightning.methods.fedbn import require_choice
+from fedrs_lightning.nn.clustering import finch, kmeans, memberships, nearest_cluster, zscore
+from fedrs_lightning.nn.dap import DAP, Activation, Gate, drift, full_precision, smooth
+from fedrs_lightning.nn.prototypes import (
+    class_statistics,
+    cosine_cross_entropy,
+    cosines,
+    resize_labels,
+    supervised_labels,
+    update_anchors,
+)
+from fedrs_lightning.nn.surgery import MODEL, like, network_of
+from fedrs_lightning.seeding import torch_stream
+from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
+
+if TYPE_CHECKING:
+    from fedrs_lightning.tasks.base import Task
+
+Clustering = Literal["kmeans", "finch"]
+Convs = Literal["shared", "local"]
+Source = Literal["training_batches", "statistics_pass"]
+Reduction = Literal["sum", "mean"]
+AnchorSource = Literal["after_training", "last_epoch"]
+Scaling = Literal["zscore", "none"]
+
+CHILD = "feddap"
+"""Name of the method's layers in the network: `model/feddap.*`."""
+
+CLIENTS, ANCHORS, VALID = "feddap/clients", "feddap/anchors", "feddap/valid"
+DESCRIPTOR, DESCRIPTORS, DESCRIBED = "feddap/descriptor", "feddap/descriptors", "feddap/described"
+CLUSTER, PENDING = "feddap/cluster", "feddap/pending"
+SUMS, COUNTS = "feddap/sums", "feddap/counts"
+MODULATORS, GATE, SENT = "feddap/modulators/", "feddap/gate/", "feddap/sent/"
+BRANCHES = ("spec", "spa", "dap")
+
+
+class FedDAP(FedAvg):
+    """Federated averaging with domain-adaptive class prototypes, for segmentation.
+
+    After a note on an ECCV 2026 paper whose equations are known in part only; what it leaves open is rebuilt here and has no
+    default. **It is not the FedDAP of CVPR 2026**, which learns domain-aware prototypes for classification.
+
+    The server keeps one anchor a class, P_c^inv, the direction of the mean pixel embedding over all clients. A client
+    modulates it twice, by a spectral descriptor of its shallow features and a spatial one of its deep features, and a gate
+    of both weighs the results, class by class:
+
+        P_c^spec = Norm(gamma_c^spec P_c^inv + beta_c^spec),   P_c^spa = Norm(gamma_c^spa P_c^inv + beta_c^spa)
+        P_c^dap  = Norm(alpha_c P_c^spec + (1 - alpha_c) P_c^spa),   alpha = sigmoid(MLP([q_spec, q_spa]))
+
+    and pixels, embedded by a head on the decoder's output, are pulled to both kinds of prototypes, with CE the cross-entropy
+    over cosines / temperature and the mean over the pixels whose class has an anchor:
+
+        L = L_seg + lambda_dap CE(v, P^dap) + lambda_inv CE(v, P^inv) + lambda_drift sum over b of (1 - <P^b, P^inv>)
+
+    Modulators and gate stay on the client. Every `sync_every` rounds the server clusters the clients by their smoothed
+    descriptors and averages the modulators within each cluster and the gate over all; a client gets them at its next visit,
+    also one that was absent, which takes those of the cluster nearest to its last descriptor. A client without a descriptor
+    takes the gate alone. Predictions use neither: there is one global model. Beside parameters, a client sends sums
+    and counts of its pixels' embeddings and one descriptor, which depend on its data; no formal privacy is claimed.
+
+    In the first `anchor_warmup_rounds` rounds all three terms are 0. Classes never seen take part in nothing.
+
+    Args:
+        temperature: tau > 0 of both cross-entropies (12.10: not in the source; suggestion 0.1).
+        lambda_dap: weight of the supervision by P^dap; 0 switches it off (suggestion 0.5).
+        lambda_inv: weight of the supervision by the anchors; 0 switches it off (suggestion 0.5).
+        lambda_drift: weight of the drift penalty; 0 switches it off (suggestion 0.1).
+        sync_every: R, rounds between synchronisations; null never synchronises (suggestion 5).
+        smoothing: rho in [0, 1), share of the old descriptor at every step (suggestion 0.9).
+        clustering: `kmeans`, or `finch`, which finds the number of clusters itself (suggestion kmeans).
+        num_clusters: of k-means, the number of domains (suggestion 2 for two domains); null for finch.
+        embedding_dim: D (suggestion 256).
+        spectral_dim: D_c, output channels of the spectral convolution (suggestion 64).
+        spatial_dim: D_r, output channels of the spatial convolution (suggestion 64).
+        class_dim: D_e, length of a class embedding (suggestion 64).
+        hidden_sizes: hidden layers of modulators and gate (suggestion one of 256).
+        activation: of modulators and gate: relu, gelu, silu or tanh (suggestion relu).
+        eps: inside the root of the descriptors' deviations (suggestion 1e-5).
+        gate: `learned`, or for ablations the same for all classes: `fixed` 0.5, `spectral` 1, `spatial` 0.
+        descriptor_convs: the two 1x1 convolutions are part of the `shared` model, so that all clients describe their data
+            alike, or `local` (12.9).
+        descriptor_source: the uploaded descriptor follows the `training_batches`, or a `statistics_pass` over the client's
+            data with the received model in evaluation mode, which batch norm does not level (12.9).
+        detach_descriptors: no gradient from the descriptors into the backbone (12.2; ours).
+        drift_reduction: `sum` over the three prototypes of a class, or `mean` (12.5).
+        anchor_warmup_rounds: first rounds without the three terms, at least 1: round 1 has no anchors (12.7; ours).
+        anchor_source: pixels are summed in a pass `after_training` (evaluation mode, no augmentation), or in the batches
+            of the `last_epoch`, which costs no pass (12.6).
+        cluster_weights: weights of clients within a cluster and in the gate's mean: `samples` or `uniform` (12.9).
+        descriptor_scaling: before clustering: `zscore` of each entry over the participants, or `none` (12.9).
+        cluster_seed: of the starts of k-means.
+        weighting: as in FedAvg.
+        buffers: as in FedAvg.
+    """
+
+    def __init__(
+        self,
+        temperature: float,
+        lambda_dap: float,
+        lambda_inv: float,
+        lambda_drift: float,
+        sync_every: int | None,
+        smoothing: float,
+        clustering: Clustering,
+        num_clusters: int | None,
+        embedding_dim: int,
+        spectral_dim: int,
+        spatial_dim: int,
+        class_dim: int,
+        hidden_sizes: list[int],
+        activation: Activation,
+        eps: float,
+        gate: Gate = "learned",
+        descriptor_convs: Convs = "shared",
+        descriptor_source: Source = "training_batches",
+        detach_descriptors: bool = True,
+        drift_reduction: Reduction = "sum",
+        anchor_warmup_rounds: int = 1,
+        anchor_source: AnchorSource = "after_training",
+        cluster_weights: Weighting = "samples",
+        descriptor_scaling: Scaling = "zscore",
+        cluster_seed: int = 0,
+        weighting: Weighting = "samples",
+        buffers: Buffers = "mean",
+    ) -> None:
+        super().__init__(weighting, buffers)
+        self.temperature, self.lambda_dap, self.lambda_inv, self.lambda_drift = temperature, lambda_dap, lambda_inv, lambda_drift
+        self.sync_every, self.smoothing, self.clustering, self.num_clusters = sync_every, smoothing, clustering, num_clusters
+        self.embedding_dim, self.spectral_dim, self.spatial_dim, self.class_dim = embedding_dim, spectral_dim, spatial_dim, class_dim
+        self.hidden_sizes, self.activation, self.eps, self.gate = list(hidden_sizes), activation, eps, gate
+        self.descriptor_convs, self.descriptor_source, self.detach_descriptors = descriptor_convs, descriptor_source, detach_descriptors
+        self.drift_reduction, self.anchor_warmup_rounds, self.anchor_source = drift_reduction, anchor_warmup_rounds, anchor_source
+        self.cluster_weights, self.descriptor_scaling, self.cluster_seed = cluster_weights, descriptor_scaling, cluster_seed
+        self._check()
+
+    def _check(self) -> None:
+        for name, choices in (
+            ("clustering", Clustering),
+            ("activation", Activation),
+            ("gate", Gate),
+            ("descriptor_convs", Convs),
+            ("descriptor_source", Source),
+            ("drift_reduction", Reduction),
+            ("anchor_source", AnchorSource),
+            ("cluster_weights", Weighting),
+            ("descriptor_scaling", Scaling),
+        ):
+            require_choice(name, getattr(self, name), get_args(choices))
+        for name in ("lambda_dap", "lambda_inv", "lambda_drift"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name}: {getattr(self, name)} is not a number of at least 0; 0 switches the term off")
+        for name in ("temperature", "eps"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name}: {getattr(self, name)} is not a positive number")
+        if not 0 <= self.smoothing < 1:
+            raise ConfigError(f"smoothing: {self.smoothing} is not in [0, 1); 0 keeps the last batch alone")
+        counts = {name: getattr(self, name) for name in ("embedding_dim", "spectral_dim", "spatial_dim", "class_dim")}
+        counts |= {"sync_every": self.sync_every, "num_clusters": self.num_clusters, "anchor_warmup_rounds": self.anchor_warmup_rounds}
+        for name, value in [*counts.items(), *(("hidden_sizes", size) for size in self.hidden_sizes)]:
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}: {value} is below 1" + ("; null never synchronises" if name == "sync_every" else ""))
+        if (self.clustering == "kmeans") == (self.num_clusters is None):
+            remedy = "kmeans needs a number" if self.clustering == "kmeans" else "finch finds the number itself, so set null"
+            raise ConfigError(f"num_clusters: {self.num_clusters} with clustering: {self.clustering}; {remedy}")
+
+    # Structure
+
+    def adapt(self, task: Task) -> None:
+        """Add the embedding head, the descriptor convolutions, the modulators and the gate as `task.model.feddap`.
+
+        Raises:
+            ConfigError: the network offers no shallow and deep feature maps, so this is no segmentation task.
+        """
+        network = network_of(task)
+        channels = [getattr(network, f"{name}_channels", None) for name in ("embedding", "shallow", "deep")]
+        if None in channels or not hasattr(task, "ignore_index"):
+            raise ConfigError(f"FedDAP needs a segmentation task with shallow and deep features; {type(task).__name__} has none")
+        embedding, shallow, deep = (int(count) for count in channels if count is not None)
+        layers = DAP(
+            int(task.num_classes),  # type: ignore[arg-type]
+            embedding,
+            shallow,
+            deep,
+            self.embedding_dim,
+            self.spectral_dim,
+            self.spatial_dim,
+            self.class_dim,
+            self.hidden_sizes,
+            self.activation,
+            self.gate,
+            self.eps,
+            self.detach_descriptors,
+        )
+        network.add_module(CHILD, layers.to(**like(network)))
+
+    def private_keys(self, task: Task) -> set[str]:
+        """Modulators and gate, and the descriptor convolutions if they are local."""
+        keys = self._modulator_keys(task) | self._gate_keys(task)
+        if self.descriptor_convs == "local":
+            keys |= _keys(task, "spectral_conv") | _keys(task, "spatial_conv")
+        return super().private_keys(task) | keys
+
+    def personal_keys(self, task: Task) -> set[str]:
+        """None of its own: neither modulators nor gate take part in a prediction."""
+        return super().private_keys(task)
+
+    def init_server(self, task: Task, clients: Sequence[Client]) -> State:
+        """No anchors, nobody described, nobody in a cluster."""
+        layers = _layers(task)
+        shape = (len(layers.spectral.classes), self.embedding_dim)
+        count = len(clients)
+        return {
+            CLIENTS: torch.tensor([client.id for client in clients], dtype=torch.int64),
+            ANCHORS: torch.zeros(shape, dtype=layers.head.weight.dtype),
+            VALID: torch.zeros(shape[0], dtype=torch.bool),
+            DESCRIPTORS: torch.zeros(count, layers.descriptor_dim, dtype=layers.head.weight.dtype),
+            DESCRIBED: torch.zeros(count, dtype=torch.bool),
+            CLUSTER: torch.full((count,), -1, dtype=torch.int64),
+            PENDING: torch.zeros(count, dtype=torch.bool),
+        }
+
+    # Server to client
+
+    def download(self, server: State, client_id: int) -> State:
+        """The shared model and the anchors; at the first visit after a synchronisation also the gate and the modulators of
+        the client's cluster, under their `model/*` keys."""
+        received = {key: value for key, value in server.items() if not key.startswith("feddap/") or key in (ANCHORS, VALID)}
+        row = _rows(server, [client_id])[0]
+        if bool(server[PENDING][row]):
+            received |= {key.removeprefix(GATE): value for key, value in server.items() if key.startswith(GATE)}
+            cluster = int(server[CLUSTER][row])
+            if cluster >= 0:
+                received |= {key.removeprefix(MODULATORS): value[cluster] for key, value in server.items() if key.startswith(MODULATORS)}
+        return received
+
+    # Client
+
+    def on_local_start(self, local: Local) -> None:
+        """Set out the anchors; with `statistics_pass` describe the data by the received model."""
+        active = local.round > self.anchor_warmup_rounds
+        local.scratch["anchors"], local.scratch["valid"] = local.received[ANCHORS], local.received[VALID] & active
+        local.scratch["samples"] = 0
+        if self.descriptor_source == "statistics_pass":
+            self._pass(local, lambda output, _: self._describe(local, torch.cat(_layers(local.task).descriptors(output))))
+
+    def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
+        """The task's loss and the three weighted terms `dap`, `anchor` and `drift`, from the one forward pass of the batch."""
+        layers, anchors, valid = _layers(local.task), local.scratch["anchors"], local.scratch["valid"]
+        prototypes = layers(output, anchors)
+        embedding = layers.embed(output.embedding)  # [B, D, h, w]
+        labels = resize_labels(batch["mask"], embedding.shape[-2:])
+        with full_precision(anchors):
+            near = cosines(embedding, torch.cat([prototypes.dap, anchors]))  # [B, 2 C, h, w]
+            supervised = supervised_labels(labels, valid, local.task.ignore_index)
+            dap, anchor = (cosine_cross_entropy(part, supervised, valid, self.temperature) for part in near.chunk(2, dim=1))
+            apart = drift(prototypes.branches, anchors)  # [3, C]
+            of_class = apart.sum(0) if self.drift_reduction == "sum" else apart.mean(0)
+            wandering = torch.where(valid, of_class, 0.0).sum() / valid.sum().clamp(min=1)
+        self._observe(local, prototypes.gate, apart)
+        if self.descriptor_source == "training_batches":
+            self._describe(local, torch.cat([prototypes.spectral_descriptor, prototypes.spatial_descriptor]))
+        if self.anchor_source == "last_epoch":
+            self._count(local, embedding.detach(), labels, len(batch["image"]))
+        return super().loss(local, batch, output) | {
+            "dap": self.lambda_dap * dap,
+            "anchor": self.lambda_inv * anchor,
+            "drift": self.lambda_drift * wandering,
+        }
+
+    def on_local_end(self, local: Local) -> None:
+        """Sum the pixels' embeddings by class, and log what gate and prototypes did: means over the visit's steps."""
+        if self.anchor_source == "after_training":
+
+            def count(output: Output, batch: Batch) -> None:
+                embedding = _layers(local.task).embed(output.embedding)
+                self._count(local, embedding, resize_labels(batch["mask"], embedding.shape[-2:]), len(batch["image"]))
+
+            local.scratch["samples"] = 0
+            self._pass(local, count)
+        names = getattr(local.task, "class_names", None) or [str(number) for number in range(len(local.scratch["valid"]))]
+        seen = local.scratch["valid"].tolist()
+        table = (local.scratch["observed"] / local.scratch["steps"]).tolist()  # gate, then the drift of the three prototypes
+        for label, row in zip(("gate", *(f"drift_{branch}" for branch in BRANCHES)), table, strict=True):
+            local.log |= {f"feddap/{label}/{name}": value for name, value, valid in zip(names, row, seen, strict=True) if valid}
+
+    def upload(self, local: Local) -> State:
+        """Sums, counts and the smoothed descriptor; in a round of synchronisation modulators and gate too."""
+        state = {SUMS: local.scratch["sums"], COUNTS: local.scratch["counts"], DESCRIPTOR: local.memory[DESCRIPTOR]}
+        if self.sync_every is not None and local.round % self.sync_every == 0:
+            own = self._modulator_keys(local.task) | self._gate_keys(local.task)
+            state |= {SENT + key: value for key, value in local.task.model_state().items() if key in own}
+        return state
+
+    @torch.no_grad()
+    def _pass(self, local: Local, visit: Callable[[Output, Batch], None]) -> None:
+        """Show the client's own data, not augmented, to the network in evaluation mode, which leaves batch norm as it is."""
+        local.task.eval()
+        for batch in local.batches(False):
+            with local.fabric.autocast():
+                visit(local.task(batch["image"]), batch)
+        local.task.train()
+
+    def _describe(self, local: Local, descriptor: Tensor) -> None:
+        local.memory[DESCRIPTOR] = smooth(local.memory.get(DESCRIPTOR), descriptor.detach(), self.smoothing)
+
+    def _count(self, local: Local, embedding: Tensor, labels: Tensor, samples: int) -> None:
+        """Add a batch to the sums and counts of the pass that is under way; a new pass starts them anew."""
+        sums, counts = class_statistics(embedding, labels, len(local.scratch["valid"]))
+        if local.scratch["samples"] % local.client.num_samples:
+            sums, counts = sums + local.scratch["sums"], counts + local.scratch["counts"]
+        local.scratch["sums"], local.scratch["counts"] = sums, counts
+        local.scratch["samples"] += samples
+
+    def _observe(self, local: Local, gate: Tensor, apart: Tensor) -> None:
+        table = torch.cat([gate[None], apart]).detach().double()  # [4, C]
+        local.scratch["observed"] = table + local.scratch.get("observed", 0.0)
+        local.scratch["steps"] = local.scratch.get("steps", 0) + 1
+
+    # Server
+
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+        """The averaged model, the new anchors and descriptors, and where modulators came up the synchronisation."""
+        rows = _rows(server, [upload.client.id for upload in uploads])
+        state = super().aggregate(server, uploads)
+        sums, counts = (torch.stack([upload.state[key] for upload in uploads]) for key in (SUMS, COUNTS))
+        state[ANCHORS], state[VALID] = update_anchors(sums, counts, server[ANCHORS], server[VALID])
+        fresh = torch.stack([upload.state[DESCRIPTOR] for upload in uploads]).to(server[DESCRIPTORS].dtype)
+        state[DESCRIPTORS] = server[DESCRIPTORS].index_copy(0, rows, fresh)
+        state[DESCRIBED] = server[DESCRIBED].index_fill(0, rows, True)
+        state[PENDING] = server[PENDING].index_fill(0, rows, False)
+        if any(key.startswith(SENT) for key in uploads[0].state):
+            state |= self._synchronise(state, rows, uploads)
+        for upload, cluster in zip(uploads, state[CLUSTER][rows].tolist(), strict=True):
+            if cluster >= 0:
+                upload.log["feddap/cluster"] = float(cluster)
+        return state
+
+    def cluster(self, descriptors: Tensor) -> Tensor:
+        """Cluster of each participant, int64 [K], from scaled descriptors float64 [K, Q]."""
+        if self.clustering == "finch":
+            return finch(descriptors, "euclidean")[-1]
+        assert self.num_clusters is not None
+        return kmeans(descriptors, self.num_clusters, torch_stream("feddap", "kmeans", self.cluster_seed))
+
+    def _synchronise(self, state: State, rows: Tensor, uploads: Sequence[Upload]) -> State:
+        """Cluster the participants and average their modulators by cluster, their gates over all. Everybody gets the result at
+        the next visit; a client that was absent belongs to the cluster whose centre is nearest to its last descriptor."""
+        descriptors = state[DESCRIPTORS].double()
+        if self.descriptor_scaling == "zscore":
+            descriptors = zscore(descriptors, descriptors[rows])
+        labels = self.cluster(descriptors[rows])
+        nearest = nearest_cluster(descriptors, descriptors[rows], labels).index_copy(0, rows, labels)
+        weights = num_samples(uploads) if self.cluster_weights == "samples" else torch.ones(len(uploads), dtype=torch.float64)
+        shares = memberships(labels) * weights  # [J, K]
+        shares = shares / shares.sum(1, keepdim=True)
+        synchronised = {CLUSTER: torch.where(state[DESCRIBED], nearest, -1), PENDING: torch.ones_like(state[PENDING])}
+        for key in [key for key in uploads[0].state if key.startswith(SENT)]:
+            values, name = stack(uploads, key), key.removeprefix(SENT)  # [K, ...]
+            dtype = uploads[0].state[key].dtype
+            if name.startswith(f"{MODEL}{CHILD}.gate."):
+                synchronised[GATE + name] = torch.tensordot(normalise(weights), values, 1).to(dtype)
+            else:
+                synchronised[MODULATORS + name] = torch.tensordot(shares, values, 1).to(dtype)
+        return synchronised
+
+    def _modulator_keys(self, task: Task) -> set[str]:
+        return _keys(task, "spectral") | _keys(task, "spatial")
+
+    def _gate_keys(self, task: Task) -> set[str]:
+        return _keys(task, "gate")
+
+
+def _layers(task: Task) -> DAP:
+    layers = network_of(task).get_submodule(CHILD)
+    assert isinstance(layers, DAP)
+    return layers
+
+
+def _keys(task: Task, part: str) -> set[str]:
+    return {f"{MODEL}{CHILD}.{part}.{name}" for name in _layers(task).get_submodule(part).state_dict()}
+
+
+def _rows(server: State, client_ids: Sequence[int]) -> Tensor:
+    """Rows of the per-client entries, int64 [K]; client ids ascend."""
+    return torch.searchsorted(server[CLIENTS], torch.tensor(client_ids, device=server[CLIENTS].device))

@@ -1,0 +1,143 @@
+"""Cluster a few hundred points: seeded k-means, and FINCH, which finds the number of clusters itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Distance = Literal["cosine", "euclidean"]
+
+
+def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, restarts: int = 16, iterations: int = 100) -> Tensor:
+    """Lloyd's algorithm from several k-means++ starts, all at once; the start with the smallest inertia wins.
+
+    Args:
+        points: [N, P].
+        num_clusters: wanted number; with fewer distinct points there are fewer clusters.
+        generator: of the starts, on the CPU.
+        restarts: number of starts.
+        iterations: at most so many.
+
+    Returns:
+        int64 [N], clusters numbered by their first member.
+    """
+    points = points.double().cpu()
+    centres = _starts(points, min(num_clusters, len(points)), generator, restarts)  # [R, k, P]
+    labels = _squared_distances(centres, points).argmin(1)  # [R, N]
+    for _ in range(iterations):
+        members = torch.nn.functional.one_hot(labels, centres.shape[1]).double()  # [R, N, k]
+        sizes = members.sum(1)[..., None]
+        means = (members.transpose(1, 2) @ points) / sizes.clamp(min=1)
+        centres = torch.where(sizes > 0, means, centres)
+        moved = _squared_distances(centres, points).argmin(1)
+        if torch.equal(moved, labels):
+            break
+        labels = moved
+    inertia = _squared_distances(centres, points).amin(1).sum(1)
+    return renumber(labels[inertia.argmin()])
+
+
+def _starts(points: Tensor, count: int, generator: torch.Generator, restarts: int) -> Tensor:
+    """k-means++ (Arthur and Vassilvitskii, 2007): each next centre with probability proportional to its squared distance."""
+    draws = torch.rand(count, restarts, generator=generator, dtype=torch.float64)
+    chosen = points[(draws[0] * len(points)).long()][:, None]  # [R, 1, P]
+    for number in range(1, count):
+        mass = _squared_distances(chosen, points).amin(1).cumsum(1)  # [R, N]
+        index = torch.searchsorted(mass, draws[number, :, None] * mass[:, -1:], right=True).clamp(max=len(points) - 1)
+        chosen = torch.cat([chosen, points[index]], dim=1)
+    return chosen
+
+
+def _squared_distances(centres: Tensor, points: Tensor) -> Tensor:
+    """[R, k, P] and [N, P] -> [R, k, N]. Centred first, so that the expansion of the square keeps its digits."""
+    middle = points.mean(0)
+    centres, points = centres - middle, points - middle
+    return (centres.square().sum(-1)[..., None] + points.square().sum(-1) - 2 * centres @ points.T).clamp(min=0)
+
+
+def finch(points: Tensor, distance: Distance = "cosine") -> list[Tensor]:
+    """Partitions by first neighbours, from fine to coarse (Sarfraz et al., 2019, arXiv:1902.11266; methods.md section 10).
+
+    Every point is linked to its nearest other point; connected points are a cluster; the means of the clusters' points are
+    linked again. It ends when a step lowers the number of clusters by one, and a step that does not lower it, or leaves
+    a single cluster, is discarded. Ties go to the lower index.
+
+    Args:
+        points: [N, P].
+        distance: `cosine`, or `euclidean`.
+
+    Returns:
+        One int64 [N] a partition, clusters numbered by their first member; the last one is the coarsest.
+    """
+    if len(points) == 1:
+        return [torch.zeros(1, dtype=torch.int64)]
+    points = points.double().cpu()
+    partitions = [_linked(points, distance)]
+    while len(partitions) == 1 or int(partitions[-2].max() - partitions[-1].max()) > 1:
+        labels = partitions[-1]
+        if int(labels.max()) == 0:
+            break
+        members = torch.nn.functional.one_hot(labels).double()
+        coarser = _linked(members.T @ points / members.sum(0)[:, None], distance)[labels]
+        if int(coarser.max()) == 0 or int(coarser.max()) >= int(labels.max()):
+            break
+        partitions.append(renumber(coarser))
+    return partitions
+
+
+def _linked(points: Tensor, distance: Distance) -> Tensor:
+    """Connected components of the graph that links each point to its first neighbour."""
+    if distance == "cosine":
+        direction = torch.nn.functional.normalize(points, dim=1)
+        apart = 1 - direction @ direction.T
+    else:
+        apart = _squared_distances(points[None], points)[0]
+    neighbour = apart.fill_diagonal_(torch.inf).argmin(1)
+    labels = torch.arange(len(points))
+    while True:
+        least = torch.minimum(labels, labels[neighbour])
+        least = least.scatter_reduce(0, neighbour, least, "amin")
+        if torch.equal(least, labels):
+            return renumber(labels)
+        labels = least
+
+
+def memberships(labels: Tensor) -> Tensor:
+    """1 where a point is in a cluster, else 0: int64 [N] -> float64 [J, N]."""
+    return torch.nn.functional.one_hot(labels).double().T
+
+
+def nearest_cluster(points: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
+    """Cluster whose centre is nearest to each point, int64 [M]; centres are plain means of the reference points.
+
+    Args:
+        points: float64 [M, P].
+        reference: float64 [N, P], points whose clusters are known.
+        labels: int64 [N], their clusters.
+    """
+    members = memberships(labels)
+    centres = members @ reference / members.sum(1, keepdim=True)
+    return _squared_distances(centres[None], points)[0].argmin(0)
+
+
+def zscore(points: Tensor, reference: Tensor) -> Tensor:
+    """Points less the reference points' mean, over their population deviation, entry by entry.
+
+    An entry in which the reference points do not differ tells nothing and becomes 0.
+
+    Args:
+        points: float64 [M, P].
+        reference: float64 [N, P].
+    """
+    deviation, mean = torch.std_mean(reference, dim=0, correction=0)
+    return torch.where(deviation > 1e-12, (points - mean) / deviation.clamp(min=1e-12), 0.0)
+
+
+def renumber(labels: Tensor) -> Tensor:
+    """The same partition with clusters numbered 0, 1, ... by their first member."""
+    _, compact = labels.unique(return_inverse=True)
+    places = torch.arange(len(labels)).expand(int(compact.max()) + 1, -1)
+    first = torch.where(compact == torch.arange(len(places))[:, None], places, len(labels)).amin(1)
+    return first.argsort().argsort()[compact]

@@ -1,0 +1,121 @@
+"""Class prototypes of pixels: sums and counts, anchors, and cross-entropy of cosines (methods.md 12.5 to 12.7).
+
+Everything is a product of matrices over all classes and pixels, which is fast, and gives the same bits on every run on a
+GPU too, where scattered additions do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+EPS = 1e-12
+"""Smallest length that `unit` divides by, so that a zero vector stays zero."""
+
+
+def unit(vectors: Tensor, dim: int = -1) -> Tensor:
+    """Vectors over their length along `dim`; zero vectors stay zero."""
+    return F.normalize(vectors, dim=dim, eps=EPS)
+
+
+def resize_labels(labels: Tensor, size: Sequence[int]) -> Tensor:
+    """Nearest labels, so that every value, the ignored one included, survives as it is.
+
+    Args:
+        labels: int64 [B, H, W].
+        size: wanted (h, w).
+    """
+    height, width = labels.shape[-2:]
+    if (height, width) == tuple(size):
+        return labels
+    rows = torch.arange(size[0], device=labels.device) * height // size[0]
+    columns = torch.arange(size[1], device=labels.device) * width // size[1]
+    return labels[:, rows[:, None], columns]
+
+
+def class_statistics(embedding: Tensor, labels: Tensor, num_classes: int, normalise: bool = True) -> tuple[Tensor, Tensor]:
+    """Sum of the embeddings of each class's pixels, and their number. Pixels with a label outside 0..C-1 do not count.
+
+    Sums run in the embedding's precision within an image and in float64 over images.
+
+    Args:
+        embedding: [B, D, h, w].
+        labels: int64 [B, h, w].
+        num_classes: C.
+        normalise: scale each pixel's embedding to unit length first.
+
+    Returns:
+        Sums float64 [C, D] and counts int64 [C].
+    """
+    pixels, flat = embedding.flatten(2), labels.flatten(1)  # [B, D, N], [B, N]
+    members = flat[..., None] == torch.arange(num_classes, device=labels.device)  # [B, N, C]
+    share = members.to(pixels.dtype)
+    if normalise:
+        share = share / torch.linalg.vector_norm(pixels, dim=1).clamp(min=EPS)[..., None]
+    return (pixels @ share).double().sum(0).T, members.sum((0, 1))
+
+
+def update_anchors(sums: Tensor, counts: Tensor, anchors: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Direction of each class's mean embedding over all clients; a class without a pixel keeps its anchor.
+
+    P_c = Norm(sum_k S_kc / sum_k N_kc). As sums are added, a client counts by its pixels.
+
+    Args:
+        sums: [K, C, D] of all clients.
+        counts: int64 [K, C].
+        anchors: [C, D] so far.
+        valid: bool [C], classes that have an anchor so far.
+
+    Returns:
+        Anchors in the dtype of `anchors`, and the new `valid`.
+    """
+    total, pixels = sums.double().sum(0), counts.sum(0)
+    seen = pixels > 0
+    mean = total / pixels.clamp(min=1)[:, None]
+    return torch.where(seen[:, None], unit(mean).to(anchors.dtype), anchors), valid | seen
+
+
+def cosines(embedding: Tensor, prototypes: Tensor) -> Tensor:
+    """Inner products of every pixel's embedding, scaled to unit length, with prototypes of unit length.
+
+    The products are scaled instead of the embeddings: that spares a copy of them and another of their gradient.
+
+    Args:
+        embedding: [B, D, h, w].
+        prototypes: [M, D].
+
+    Returns:
+        [B, M, h, w].
+    """
+    length = torch.linalg.vector_norm(embedding, dim=1, keepdim=True).clamp(min=EPS)  # [B, 1, h, w]
+    return F.conv2d(embedding, prototypes[:, :, None, None]) / length
+
+
+def supervised_labels(labels: Tensor, valid: Tensor, ignore_index: int) -> Tensor:
+    """Flat labels with -1 for pixels that are ignored or whose class has no anchor, int64 [B h w].
+
+    Args:
+        labels: int64 [B, h, w].
+        valid: bool [C].
+        ignore_index: label of pixels that do not count.
+    """
+    flat = labels.flatten()
+    return torch.where((flat != ignore_index) & valid[flat.clamp(0, len(valid) - 1)], flat, -1)
+
+
+def cosine_cross_entropy(cosine: Tensor, labels: Tensor, valid: Tensor, temperature: float) -> Tensor:
+    """Mean cross-entropy of cosines over the temperature, among the classes that have an anchor; 0 without a pixel.
+
+    Args:
+        cosine: [B, C, h, w], see `cosines`.
+        labels: int64 [B h w], see `supervised_labels`.
+        valid: bool [C]; other classes take no part in the softmax.
+        temperature: tau > 0.
+    """
+    rows = cosine.flatten(2).transpose(1, 2).flatten(0, 1)  # [B h w, C]
+    logits = torch.where(valid, rows / temperature, torch.finfo(rows.dtype).min)  # finite: no nan where no class is valid
+    total = F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum")
+    return total / (labels >= 0).sum().clamp(min=1)
