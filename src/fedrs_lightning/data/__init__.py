@@ -1,9 +1,15 @@
 """Data sets, partitions, packs and loaders. The names here are those that configs use as short class names."""
 
 from fedrs_lightning.data.datasets.eurosat import EuroSAT
+from fedrs_lightning.data.datasets.folder_segmentation import FolderSegmentation
+from fedrs_lightning.data.datasets.loveda import LoveDA
+from fedrs_lightning.data.datasets.potsdam import Potsdam
+from fedrs_lightning.data.datasets.vaihingen import Vaihingen
+from fedrs_lightning.data.domains import Domain, Domains
 from fedrs_lightning.data.federated import ClientSplit, FederatedDataset, Federation, SampleSource, Transform
 from fedrs_lightning.data.loading import ClientLoader, plan_batches
 from fedrs_lightning.data.partition import IID, ByAttribute, Dirichlet, Partition, Shards
+from fedrs_lightning.data.tiles import TileDataset
 
 __all__ = [
     "IID",
@@ -11,12 +17,19 @@ __all__ = [
     "ClientLoader",
     "ClientSplit",
     "Dirichlet",
+    "Domain",
+    "Domains",
     "EuroSAT",
     "FederatedDataset",
     "Federation",
+    "FolderSegmentation",
+    "LoveDA",
     "Partition",
+    "Potsdam",
     "SampleSource",
     "Shards",
+    "TileDataset",
     "Transform",
+    "Vaihingen",
     "plan_batches",
 ]

@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -120,14 +120,23 @@ class PackedSource:
 
         From exact integer sums, so the order of samples does not matter.
         """
-        count = len(indices) * int(np.prod(self.images.shape[2:]))
-        sums = [[0] * self.images.shape[1] for _ in range(2)]
-        for start in range(0, len(indices), 4096):  # int64 holds 4096 images of uint16; Python integers hold the rest
-            part = self.moments[indices[start : start + 4096]].sum(axis=0)
-            sums = [[old + int(new) for old, new in zip(*rows, strict=True)] for rows in zip(sums, part.tolist(), strict=True)]
-        mean = [first / count for first in sums[0]]
-        std = [((count * second - first * first) ** 0.5) / count for first, second in zip(*sums, strict=True)]
-        return mean, std
+        return mean_std(len(indices) * int(np.prod(self.images.shape[2:])), exact_sums(self.moments[indices]))
+
+
+def exact_sums(moments: np.ndarray) -> list[list[int]]:
+    """Sum of int64 moments [N, 2, C] over N without overflow."""
+    sums = [[0] * moments.shape[2] for _ in range(2)]
+    for start in range(0, len(moments), 1024):  # int64 holds 1024 crops of uint16; Python integers hold the rest
+        part = moments[start : start + 1024].sum(axis=0)
+        sums = [[old + int(new) for old, new in zip(*rows, strict=True)] for rows in zip(sums, part.tolist(), strict=True)]
+    return sums
+
+
+def mean_std(count: int, sums: list[list[int]]) -> tuple[list[float], list[float]]:
+    """Mean and (population) deviation of each channel from the sums and sums of squares of `count` pixels."""
+    mean = [first / count for first in sums[0]]
+    std = [((count * second - first * first) ** 0.5) / count for first, second in zip(*sums, strict=True)]
+    return mean, std
 
 
 def cache_folder(given: str | os.PathLike[str] | None) -> Path:
@@ -178,17 +187,32 @@ def pack(spec: PackSpec, cache: Path) -> Path:
     Raises:
         DataError: the first file, in sample order, that cannot be decoded; or the cache cannot be written.
     """
-    final = pack_folder(spec, cache)
+    return build(pack_folder(spec, cache), spec.name, lambda: fingerprint(spec.files), lambda folder: _write(spec, folder))
+
+
+def build(final: Path, name: str, state: Callable[[], str], write: Callable[[Path], None]) -> Path:
+    """Make a pack folder if it does not exist yet, by one rename of a finished one.
+
+    Args:
+        final: the folder, in the cache.
+        name: of what is packed, for messages.
+        state: fingerprint of the source; it must not change while it is packed.
+        write: fills a folder.
+
+    Raises:
+        DataError: what `write` raises; the source changed meanwhile; or the cache cannot be written.
+    """
     if final.is_dir():
         return final
+    cache = final.parent
     building = cache / f".building-{final.name}-{uuid.uuid4().hex[:12]}"
     try:
         building.mkdir(parents=True)
         _remove_stale(cache, final.name)
-        before = fingerprint(spec.files)
-        _write(spec, building)
-        if fingerprint(spec.files) != before:
-            raise DataError(f"{cache}: the source of {spec.name} changed while it was packed; run the command again")
+        before = state()
+        write(building)
+        if state() != before:
+            raise DataError(f"{cache}: the source of {name} changed while it was packed; run the command again")
         try:
             building.rename(final)
         except OSError:
@@ -216,15 +240,7 @@ def _write(spec: PackSpec, folder: Path) -> None:
         moments[start:stop, 1] = np.square(wide).sum(axis=(2, 3))
         return stop - start
 
-    # Threads: the decoders release the interpreter lock. Results are awaited in order, so the first faulty file is named.
-    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool, _progress() as progress:
-        bar = progress.add_task(f"packing {spec.name}", total=count)
-        futures = [pool.submit(fill, start) for start in range(0, count, CHUNK)]
-        try:
-            for future in futures:
-                progress.advance(bar, future.result())
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    in_threads(fill, range(0, count, CHUNK), 16, f"packing {spec.name}", count)
     images.flush()
     digest = hashlib.sha256()
     for start in range(0, count, 1024):
@@ -241,12 +257,34 @@ def _write(spec: PackSpec, folder: Path) -> None:
         "sample_ids": [file.id for file in spec.files],
     }
     (folder / "index.json").write_text(json.dumps(index) + "\n", encoding="utf-8")
+    flush_folder(folder)
+
+
+def flush_folder(folder: Path) -> None:
+    """Put every file of a finished pack on the disk before it gets its name."""
     for path in folder.iterdir():
         with path.open("rb") as handle:
             os.fsync(handle.fileno())
 
 
-def _progress() -> Progress:
+def in_threads(work: Callable[[int], int], items: Iterable[int], threads: int, title: str, total: int) -> None:
+    """Do all items, each giving the number of steps it stands for, with a progress bar.
+
+    Threads, as the decoders release the interpreter lock. Results are awaited in order, so the first faulty file in
+    sample order is the one that is named.
+    """
+    with ThreadPoolExecutor(max_workers=min(threads, os.cpu_count() or 1)) as pool, progress_bar() as progress:
+        bar = progress.add_task(title, total=total)
+        futures = [pool.submit(work, item) for item in items]
+        try:
+            for future in futures:
+                progress.advance(bar, future.result())
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def progress_bar() -> Progress:
+    """A bar on a terminal, nothing elsewhere."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
