@@ -6,8 +6,8 @@ import statistics
 import time
 
 import torch
-from common import finish, report
 
+from common import finish, report
 from fedrs_lightning.states import weighted_sum
 
 ELEMENTS, UPLOADS, TURNS = 25_600_000, 8, 7

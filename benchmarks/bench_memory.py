@@ -8,8 +8,8 @@ import shutil
 from functools import partial
 
 import torch
-from common import federation, finish, report, scratch, single_rank
 
+from common import federation, finish, report, scratch, single_rank
 from fedrs_lightning.engine.engine import Engine, Schedule
 from fedrs_lightning.methods import FedMAD
 from fedrs_lightning.seeding import rng_stream

@@ -9,8 +9,8 @@ from functools import partial
 
 import lightning as L
 import torch
-from common import federation, finish, report, scratch
 
+from common import federation, finish, report, scratch
 from fedrs_lightning.engine.engine import Engine, Schedule
 from fedrs_lightning.engine.strategy import ClientParallelStrategy
 from fedrs_lightning.methods import FedAvg

@@ -12,8 +12,8 @@ from collections import defaultdict
 from functools import partial
 
 import torch
-from common import federation, finish, report, scratch, single_rank
 
+from common import federation, finish, report, scratch, single_rank
 from fedrs_lightning.engine.engine import Engine, Schedule
 from fedrs_lightning.methods import FedAvg
 from fedrs_lightning.seeding import rng_stream
@@ -40,10 +40,19 @@ def cpu_seconds(num_clients: int, images: int, side: int, rounds: int) -> list[d
     task.optimizer = partial(torch.optim.SGD, lr=0.01)
     path = scratch()
     engine = Engine(
-        single_rank(), task, FedAvg(), federation(num_clients, images, side), Schedule(rounds, batch_size=32), seed=0, path=path, upload_memory=2**33
+        single_rank(),
+        task,
+        FedAvg(),
+        federation(num_clients, images, side),
+        Schedule(rounds, batch_size=32),
+        seed=0,
+        path=path,
+        upload_memory=2**33,
     )
     engine.method.local_step = timed("steps", engine.method.local_step)
-    engine.evaluator.__class__ = type("Timed", (type(engine.evaluator),), {"__call__": timed("evaluation", type(engine.evaluator).__call__)})
+    engine.evaluator.__class__ = type(
+        "Timed", (type(engine.evaluator),), {"__call__": timed("evaluation", type(engine.evaluator).__call__)}
+    )
     engine._save = timed("checkpoint", engine._save)
     engine._next_round = timed("round", engine._next_round)
     next_round = engine._next_round
@@ -64,13 +73,17 @@ def main() -> None:
     rounds = cpu_seconds(8, 128, 64, rounds=4)
     shares = [(part["round"] - part["steps"] - part["evaluation"] - part["checkpoint"]) / part["steps"] for part in rounds]
     last = rounds[-1]
-    print(f"ResNet-18, 8 clients x 128 images of 64 x 64, batch 32: steps {last['steps']:.2f} s, evaluation {last['evaluation']:.2f} s, "
-          f"checkpoint {last['checkpoint']:.2f} s, all {last['round']:.2f} s CPU")
+    print(
+        f"ResNet-18, 8 clients x 128 images of 64 x 64, batch 32: steps {last['steps']:.2f} s, evaluation {last['evaluation']:.2f} s, "
+        f"checkpoint {last['checkpoint']:.2f} s, all {last['round']:.2f} s CPU"
+    )
     results.append(report("CPU seconds of a round outside the steps, over those inside", statistics.median(shares), 0.03, at_most=True))
     rounds = cpu_seconds(64, 16, 32, rounds=3)
     visits = [(part["round"] - part["steps"] - part["evaluation"] - part["checkpoint"]) / 64 for part in rounds]
     last = rounds[-1]
-    print(f"ResNet-18 (45 MB), 64 clients x 16 images of 32 x 32, one step a visit: steps {last['steps']:.2f} s, all {last['round']:.2f} s CPU")
+    print(
+        f"ResNet-18 (45 MB), 64 clients x 16 images of 32 x 32, a step a visit: steps {last['steps']:.2f} s, all {last['round']:.2f} s CPU"
+    )
     results.append(report("CPU seconds a visit outside the step", statistics.median(visits), 0.05, at_most=True, unit=" s"))
     finish(results)
 

@@ -24,7 +24,10 @@ def some_state(seed: int = 0) -> dict[str, torch.Tensor]:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    count=st.integers(1, 6), shape=st.lists(st.integers(0, 9), max_size=3), seed=st.integers(0, 99), chunk=st.sampled_from([1, 7, 64, 10**6])
+    count=st.integers(1, 6),
+    shape=st.lists(st.integers(0, 9), max_size=3),
+    seed=st.integers(0, 99),
+    chunk=st.sampled_from([1, 7, 64, 10**6]),
 )
 def test_weighted_sum_is_the_ordered_float64_sum(count, shape, seed, chunk):
     rng = np.random.default_rng(seed)
@@ -89,7 +92,12 @@ def test_digest_sees_names_types_shapes_and_bits_but_not_order():
     changed = {**state, "model/a": state["model/a"].clone()}
     assert digest(changed) == digest(state)
     changed["model/a"].view(-1)[0] = torch.nextafter(changed["model/a"].view(-1)[0], torch.tensor(9.0))
-    variants = [changed, {**state, "model/a": state["model/a"].view(5, 3)}, {**state, "model/b": state["model/a"]}, {**state, "model/count": state["model/count"].int()}]
+    variants = [
+        changed,
+        {**state, "model/a": state["model/a"].view(5, 3)},
+        {**state, "model/b": state["model/a"]},
+        {**state, "model/count": state["model/count"].int()},
+    ]
     assert len({digest(state), *(digest(variant) for variant in variants)}) == 5
     assert digest(state, state) != digest(state)
 

@@ -10,7 +10,6 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,16 +23,6 @@ ALIGNMENT = 64
 
 Entry = tuple[str, str, tuple[int, ...], int]
 """Name, dtype, shape and byte offset of a packed tensor."""
-
-
-class Readable(Protocol):
-    """A tensor, or something on disk that yields one piece by piece."""
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-    @property
-    def shape(self) -> Sequence[int]: ...
-    def numel(self) -> int: ...
 
 
 class SpooledTensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fedrs_lightning.types import Batch
 
 SIZES = (5, 23, 11, 8, 14, 9)
 CLASSES = 4
+ADAM = partial(torch.optim.Adam, lr=2e-3)
 
 
 class Images:
@@ -51,7 +53,7 @@ def make_federation(sizes: Sequence[int] = SIZES, own_test: bool = False, valida
     common = np.arange(starts[-1], starts[-1] + test)
     clients = tuple(
         ClientSplit(number, f"site {number}", np.arange(first, last), common[number::3] if own_test else None)
-        for number, (first, last) in enumerate(zip(starts[:-1], starts[1:], strict=True))
+        for number, (first, last) in enumerate(pairwise(starts))
     )
     transform = ImageTransform(mean=[0.4] * 3, std=[0.2] * 3, scale=1 / 255)
     held = np.arange(starts[-1] + test, starts[-1] + test + validation)
@@ -78,7 +80,7 @@ def make_engine(
     *,
     federation: Federation | None = None,
     seed: int = 3,
-    optimizer: Callable[..., Any] = partial(torch.optim.Adam, lr=2e-3),
+    optimizer: Callable[..., Any] = ADAM,
     backbone: str = "resnet18",
     options: dict[str, Any] | None = None,
     **schedule: Any,
@@ -112,8 +114,7 @@ def run(
         return body(fabric)
     fabric = L.Fabric(accelerator="cpu", devices=world_size, strategy=ClientParallelStrategy(start_method="fork"))
     # Tensors would cross processes through file descriptors of a process that may be gone by then.
-    outcome = fabric.launch(lambda fabric: replace(body(fabric), server={}))
-    return outcome
+    return fabric.launch(lambda fabric: replace(body(fabric), server={}))
 
 
 @pytest.fixture

@@ -20,7 +20,9 @@ class Spoilt(FedAvg):
 
 
 def test_loss_that_is_not_finite(tmp_path):
-    with pytest.raises(TrainingError, match=r"client \d, round \d: loss term 'task' is (nan|inf) \(first at local step \d+ of \d+\); lower"):
+    with pytest.raises(
+        TrainingError, match=r"client \d, round \d: loss term 'task' is (nan|inf) \(first at local step \d+ of \d+\); lower"
+    ):
         run(FedAvg, tmp_path, optimizer=partial(torch.optim.SGD, lr=1e20))
 
 

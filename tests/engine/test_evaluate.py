@@ -21,9 +21,12 @@ def accuracy(model: torch.nn.Module, federation, indices) -> float:
 def composed(engine, client: int) -> torch.nn.Module:
     with rng_stream(3, "model"):
         model = ClassificationTask("resnet18", CLASSES, 3, width=4, stem="small").model
-    state = {name.removeprefix("model/"): value for name, value in (engine.server | engine.memory.load(client)).items() if name.startswith("model/")}
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert not unexpected
+    state = {
+        name.removeprefix("model/"): value
+        for name, value in (engine.server | engine.memory.load(client)).items()
+        if name.startswith("model/")
+    }
+    assert not model.load_state_dict(state, strict=False).unexpected_keys
     return model
 
 
@@ -67,7 +70,9 @@ def test_protocols(method, world_size, tiny_run, tmp_path):
 def test_results_do_not_depend_on_how_often_one_evaluates(tiny_run):
     often, rarely = tiny_run(FedBN, num_rounds=6), tiny_run(FedBN, num_rounds=6, evaluate_every=6)
     assert often.digest == rarely.digest
-    assert [record["metrics"].get("personal_common/overall_accuracy") is not None for record in rarely.history] == [False, False] + [True] * 4
+    assert [record["metrics"].get("personal_common/overall_accuracy") is not None for record in rarely.history] == [False, False] + [
+        True
+    ] * 4
     assert often.history[-1] == rarely.history[-1]
 
 

@@ -15,7 +15,6 @@ from fedrs_lightning import files
 from fedrs_lightning.engine.checkpoint import Checkpoint, CheckpointStore
 from fedrs_lightning.errors import RunError
 from fedrs_lightning.methods import FedAvg, FedBN, FedMAD
-from fedrs_lightning.results.store import RunStore
 
 from .conftest import run
 
@@ -85,7 +84,7 @@ def test_kill_at_every_write_of_a_round(tmp_path, tiny_run, monkeypatch):
                 nonlocal count
                 if count == target:
                     if moment == "half":
-                        os.truncate(source, os.path.getsize(source) // 2)
+                        os.truncate(source, Path(source).stat().st_size // 2)
                         replace(source, f"{destination}.tmp")
                     if moment == "after":
                         replace(source, destination)

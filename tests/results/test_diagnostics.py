@@ -39,7 +39,9 @@ def test_every_picture_is_an_image(store, tmp_path):
     assert min(size(diagnostics.plot_descriptors(vectors, {0: 0, 1: 0, 2: 1}, {0: "a", 1: "a", 2: "b", 3: "b"}, tmp_path / "d.png"))) > 200
     labels = np.array([[[0, 1], [2, 255]]] * 2)
     palette = np.array([[255, 255, 255], [0, 0, 255], [0, 255, 0]], dtype=np.uint8)
-    picture = diagnostics.plot_predictions(np.random.default_rng(0).random((2, 3, 2, 2)), labels, labels % 3, CLASSES, palette, ["x", "y"], tmp_path / "e.png")
+    picture = diagnostics.plot_predictions(
+        np.random.default_rng(0).random((2, 3, 2, 2)), labels, labels % 3, CLASSES, palette, ["x", "y"], tmp_path / "e.png"
+    )
     assert min(size(picture)) > 200
 
 

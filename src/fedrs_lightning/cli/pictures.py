@@ -12,7 +12,7 @@ from fedrs_lightning.results.diagnostics import plot_by_class, plot_confusion, p
 from fedrs_lightning.results.plots import plot_clients, plot_curves, plot_weights
 
 if TYPE_CHECKING:
-    from fedrs_lightning.data import Federation, FederatedDataset
+    from fedrs_lightning.data import FederatedDataset, Federation
     from fedrs_lightning.engine.engine import Engine
     from fedrs_lightning.results.store import RunStore
 
@@ -40,7 +40,9 @@ def _confusion(store: RunStore, classes: list[str], folder: Path) -> Path | None
     counts = last.get("counts", {}).get(protocol, {}).get("confmat")
     if counts is None:
         return None
-    return plot_confusion(np.array(counts), classes, folder / "confusion.png", f"round {last['round']}, {protocol}, counts of all clients summed")
+    return plot_confusion(
+        np.array(counts), classes, folder / "confusion.png", f"round {last['round']}, {protocol}, counts of all clients summed"
+    )
 
 
 def _descriptors(engine: Engine, store: RunStore, federation: Federation, folder: Path) -> Path | None:
@@ -75,7 +77,13 @@ def _predictions(engine: Engine, data: FederatedDataset, federation: Federation,
                 predicted.append(engine.task(batch["image"]).logits.argmax(1).cpu())
     image = raw["image"][:, :3] if raw["image"].shape[1] >= 3 else raw["image"][:, :1].expand(-1, 3, -1, -1)
     return plot_predictions(
-        image.float().numpy(), raw["mask"].numpy(), torch.cat(predicted).numpy(), data.class_names, _palette(data), names, folder / "predictions.png"
+        image.float().numpy(),
+        raw["mask"].numpy(),
+        torch.cat(predicted).numpy(),
+        data.class_names,
+        _palette(data),
+        names,
+        folder / "predictions.png",
     )
 
 
@@ -86,4 +94,6 @@ def _palette(data: Any) -> np.ndarray:
     own = getattr(data, "palette", None)
     if own is not None:
         return np.asarray(own, dtype=np.uint8)[: data.num_classes]
-    return np.array([[round(255 * part) for part in mpl.colormaps["tab20"](index % 20)[:3]] for index in range(data.num_classes)], dtype=np.uint8)
+    return np.array(
+        [[round(255 * part) for part in mpl.colormaps["tab20"](index % 20)[:3]] for index in range(data.num_classes)], dtype=np.uint8
+    )

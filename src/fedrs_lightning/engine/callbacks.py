@@ -33,7 +33,9 @@ class ProgressBars:
             return
         if not self.console.is_terminal:
             where = f"continues after round {engine.round}" if engine.round else "starts"
-            self._line(f"{engine.name} {where}: {len(engine.clients)} clients, {engine.schedule.num_rounds} rounds, {engine.world_size} rank(s)")
+            self._line(
+                f"{engine.name} {where}: {len(engine.clients)} clients, {engine.schedule.num_rounds} rounds, {engine.world_size} rank(s)"
+            )
             return
         self._bars = Progress(
             TextColumn("{task.description}"),

@@ -367,7 +367,9 @@ def _check_batches(loader: ClientLoader, clients: Sequence[Client], task: Task) 
     for client in clients:
         who = f"client {client.id}" + (f" ({client.name})" if client.name else "")
         if client.num_samples == 0:
-            raise ConfigError(f"{who} has no training samples; lower the number of clients, raise data.init_args.min_samples or choose another partition")
+            raise ConfigError(
+                f"{who} has no training samples; lower the number of clients, raise data.init_args.min_samples or choose another partition"
+            )
         if normalises and min(loader.batch_sizes(client.id)) == 1:
             raise ConfigError(
                 f"{who} has {client.num_samples} samples, so a batch of 1 would reach batch normalisation, which cannot train on it; "
@@ -408,5 +410,3 @@ class _Stopwatch:
     def take(self) -> dict[str, float]:
         taken, self.seconds = self.seconds, {}
         return taken | {"seconds": sum(taken.values())}
-
-

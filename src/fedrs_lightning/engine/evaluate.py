@@ -31,7 +31,10 @@ from fedrs_lightning.types import State
 PROTOCOLS = {
     "global": "the one global model on the common test set",
     "personal_common": "each client's composed model on the common test set; mean over clients, plain and weighted by training samples",
-    "personal_own": "each client's composed model on its own test data; mean over clients, pooled over all clients (counts summed first), and pooled per domain",
+    "personal_own": (
+        "each client's composed model on its own test data; mean over clients, pooled over all clients (counts summed first), "
+        "and pooled per domain"
+    ),
     "validation": "each client's composed model on data held out of training; mean over clients",
 }
 
@@ -115,7 +118,11 @@ class Evaluator:
     def _sets(self, client: ClientSplit) -> list[tuple[str, np.ndarray]]:
         """Protocols that score this client's model, with their samples."""
         common, own = self.federation.test, client.test
-        sets = [("personal_common", common), ("validation", self.federation.validation), ("personal_own", own if own is not None else common[:0])]
+        sets = [
+            ("personal_common", common),
+            ("validation", self.federation.validation),
+            ("personal_own", own if own is not None else common[:0]),
+        ]
         return [(name, indices) for name, indices in sets if len(indices) and name in self.federation.protocols]
 
     def _personal(self, server: State) -> list[Any]:
@@ -151,7 +158,7 @@ class Evaluator:
             with self.fabric.autocast():
                 output = self.task(batch["image"])
             self.task.update(metric, output, batch)
-        return {name: value.cpu() for name, value in metric.metric_state.items()}
+        return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in metric.metric_state.items()}
 
     def _summarise(self, merged: dict[tuple[str, int], Metric]) -> Evaluation:
         result = Evaluation()
@@ -171,7 +178,13 @@ class Evaluator:
                 result.metrics |= {f"{protocol}/{name}": value for name, value in self._by_domain(metrics, clients).items()}
             sizes = {client.id: dict(self._sets(client)) for client in clients}
             result.rows += [
-                {"client": client.id, "phase": "evaluate", "protocol": protocol, **scores[client.id], "num_test": len(sizes[client.id][protocol])}
+                {
+                    "client": client.id,
+                    "phase": "evaluate",
+                    "protocol": protocol,
+                    **scores[client.id],
+                    "num_test": len(sizes[client.id][protocol]),
+                }
                 for client in clients
             ]
         return result
@@ -179,7 +192,8 @@ class Evaluator:
     def _by_domain(self, metrics: dict[int, Metric], clients: Sequence[ClientSplit]) -> dict[str, float]:
         domains = [domain for domain in dict.fromkeys(client.domain for client in clients) if domain]
         scores = {
-            domain: self.task.scores(self._pool([metrics[client.id] for client in clients if client.domain == domain])) for domain in domains
+            domain: self.task.scores(self._pool([metrics[client.id] for client in clients if client.domain == domain]))
+            for domain in domains
         }
         named = {f"{name}@{domain}": value for domain in domains for name, value in scores[domain].items()}
         for name in _names(scores.values()) if domains else []:

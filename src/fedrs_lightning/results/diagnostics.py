@@ -40,7 +40,9 @@ def plot_confusion(counts: np.ndarray, classes: Sequence[str], out: Path, title:
         for row, column in np.ndindex(*share.shape):
             if np.isfinite(share[row, column]):
                 dark = share[row, column] > 0.6
-                axes.text(column, row, f"{100 * share[row, column]:.0f}", ha="center", va="center", color="white" if dark else "black", fontsize=8)
+                axes.text(
+                    column, row, f"{100 * share[row, column]:.0f}", ha="center", va="center", color="white" if dark else "black", fontsize=8
+                )
         axes.set_xticks(range(len(classes)), classes, rotation=45, ha="right", rotation_mode="anchor")
         axes.set_yticks(range(len(classes)), classes)
         axes.set_xlabel("predicted class")
@@ -77,7 +79,9 @@ def plot_loss_terms(store: RunStore, out: Path) -> Path | None:
         return save(figure, out)
 
 
-def plot_by_class(store: RunStore, prefix: str, title: str, classes: Sequence[str], out: Path, *, limits: tuple[float, float] | None = None) -> Path | None:
+def plot_by_class(
+    store: RunStore, prefix: str, title: str, classes: Sequence[str], out: Path, *, limits: tuple[float, float] | None = None
+) -> Path | None:
     """Client log entries `prefix/<class>`: left the last value of each client and class, right each class over rounds.
 
     Returns:
@@ -137,7 +141,8 @@ def plot_descriptors(descriptors: Mapping[int, np.ndarray], clusters: Mapping[in
         for index, client in enumerate(clients):
             cluster, domain = clusters.get(client, -1), domains.get(client, "")
             colour = COLOURS[cluster % len(COLOURS)] if cluster >= 0 else "#999999"
-            axes.scatter(*points[index], color=colour, marker=MARKERS[named.index(domain) % len(MARKERS)], s=70, edgecolor="white")
+            marker = MARKERS[named.index(domain) % len(MARKERS)]
+            axes.scatter(points[index, 0], points[index, 1], color=colour, marker=marker, s=70, edgecolor="white")
             axes.annotate(str(client), points[index], xytext=(5, 4), textcoords="offset points", fontsize=7)
         for index, domain in enumerate(named):
             axes.scatter([], [], color="#555555", marker=MARKERS[index % len(MARKERS)], label=f"domain {domain or '?'}")
@@ -152,7 +157,13 @@ def plot_descriptors(descriptors: Mapping[int, np.ndarray], clusters: Mapping[in
 
 
 def plot_predictions(
-    images: np.ndarray, labels: np.ndarray, predictions: np.ndarray, classes: Sequence[str], palette: np.ndarray, names: Sequence[str], out: Path
+    images: np.ndarray,
+    labels: np.ndarray,
+    predictions: np.ndarray,
+    classes: Sequence[str],
+    palette: np.ndarray,
+    names: Sequence[str],
+    out: Path,
 ) -> Path:
     """A few crops, each as image, label and prediction side by side; ignored pixels are black.
 
