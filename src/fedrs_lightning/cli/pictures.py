@@ -28,7 +28,7 @@ def draw(engine: Engine, store: RunStore, data: FederatedDataset, federation: Fe
         title = {"gate": "gate weight (1 spectral, 0 spatial)"}.get(name, f"cosine drift from the anchor, {name.removeprefix('drift_')}")
         drawn.append(plot_by_class(store, f"feddap/{name}", title, classes, folder / f"{name}.png", limits=limits))
     drawn.append(_confusion(store, classes, folder))
-    drawn.append(_descriptors(engine, store, federation, folder))
+    drawn.append(_descriptors(engine, federation, folder))
     if "mask" in federation.source.gather(federation.clients[0].train[:1]):
         drawn.append(_predictions(engine, data, federation, folder))
     return [path for path in drawn if path is not None]
@@ -45,14 +45,18 @@ def _confusion(store: RunStore, classes: list[str], folder: Path) -> Path | None
     )
 
 
-def _descriptors(engine: Engine, store: RunStore, federation: Federation, folder: Path) -> Path | None:
-    """Descriptors that the server keeps as `<method>/descriptor/<client>`."""
-    found = {int(key.rpartition("/")[2]): value.numpy() for key, value in engine.server.items() if "/descriptor/" in key}
-    if len(found) < 2:
-        return None
-    clusters = {row["client"]: int(row["feddap/cluster"]) for row in store.clients() if row.get("feddap/cluster") is not None}
-    domains = {client.id: client.domain for client in federation.clients}
-    return plot_descriptors(found, clusters, domains, folder / "descriptors.png")
+def _descriptors(engine: Engine, federation: Federation, folder: Path) -> Path | None:
+    """Descriptors that a method keeps on the server as `<method>/descriptors`, with `/clients`, `/described` and `/cluster`."""
+    for key, table in engine.server.items():
+        method, _, name = key.partition("/")
+        if name != "descriptors":
+            continue
+        ids, known, cluster = (engine.server[f"{method}/{part}"].tolist() for part in ("clients", "described", "cluster"))
+        vectors = {client: table[row].numpy() for row, client in enumerate(ids) if known[row]}
+        if len(vectors) > 1:
+            domains = {client.id: client.domain for client in federation.clients}
+            return plot_descriptors(vectors, dict(zip(ids, cluster, strict=True)), domains, folder / "descriptors.png")
+    return None
 
 
 def _predictions(engine: Engine, data: FederatedDataset, federation: Federation, folder: Path) -> Path | None:
