@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,7 @@ class Domains(FederatedDataset):
 
     Args:
         domains: data sets with their clients.
+        root: folder from which relative folders of the data sets are taken.
         by: what is dealt: single `crop`s, or whole `tile`s (for LoveDA: images), trimmed to crops afterwards.
         crop_size: side in pixels of the crops that a network sees.
         test_overlap: pixels by which neighbouring test crops overlap; each pixel still counts once, in the crop whose
@@ -80,6 +81,7 @@ class Domains(FederatedDataset):
     def __init__(
         self,
         domains: list[Domain],
+        root: str = ".",
         by: Literal["crop", "tile"] = "crop",
         crop_size: int = 512,
         test_overlap: int = 0,
@@ -97,7 +99,8 @@ class Domains(FederatedDataset):
         one_of("by", by, ("crop", "tile"))
         one_of("ground", ground, ("disjoint", "shared"))
         one_of("normalise", normalise, ("published", "train", "per_domain"))
-        self.domains, self.by, self.crop_size, self.test_overlap = domains, by, crop_size, test_overlap
+        self.root, self.by, self.crop_size, self.test_overlap = root, by, crop_size, test_overlap
+        self.domains = [replace(domain, dataset=domain.dataset.below(root)) for domain in domains]
         self.random_crops_from, self.equal, self.client_size, self.ground = random_crops_from, equal, client_size, ground
         self.label_space, self.normalise, self.augment, self.label = label_space, normalise, augment, label
         self.cache_dir, self.seed = cache_dir, seed
@@ -331,12 +334,11 @@ class Domains(FederatedDataset):
     def _describe_domain(self, source: CropSource, number: int, survey: Survey, deal: _Deal, classes: list[list[bool]]) -> dict[str, Any]:
         domain, packs = self.domains[number], [part.pack for part in source.parts[2 * number : 2 * number + 2]]
         surplus = [source.sample_ids[index] for index in deal.surplus]
-        root = getattr(domain.dataset, "root", None)
         return {
             "name": domain.name,
             "num_clients": domain.num_clients,
             "proportions": domain.proportions,
-            "root": None if root is None else str(Path(root).expanduser().resolve()),
+            "root": str(Path(domain.dataset.root).resolve()),
             "settings": domain.dataset.settings(),
             "facts": survey.facts,
             "tiles_train": deal.tiles,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from abc import ABC, abstractmethod
@@ -72,7 +73,24 @@ class Survey:
 
 
 class TileDataset(ABC):
-    """A segmentation data set: one domain of a federation. The constructor does no I/O."""
+    """A segmentation data set: one domain of a federation. The constructor does no I/O.
+
+    Attributes:
+        root: the user's folder.
+        folders: names of the attributes that hold folders.
+    """
+
+    root: str
+    folders: tuple[str, ...] = ("root",)
+
+    def below(self, base: str) -> TileDataset:
+        """The same data set with relative folders taken from `base`."""
+        moved = copy.copy(self)
+        for name in self.folders:
+            given = getattr(self, name)
+            if given is not None:
+                setattr(moved, name, str(Path(base).expanduser() / Path(given).expanduser()))
+        return moved
 
     @property
     @abstractmethod

@@ -144,7 +144,7 @@ class LoveDA(TileDataset):
 
     Args:
         root: folder that holds `Train` and `Val`, or MMSegmentation's converted form. Never written to.
-        area: `urban` or `rural`; each is a domain.
+        area: `urban`, `rural`, each a domain of its own, or `both`.
         mask_values: `official` reads 0 (no-data), 1 to 7; `shifted` reads masks that were shifted already, 0 to 6 with
             255 for no-data.
         split: `official`, or `by_position`, for a few images: the first three quarters of each training image for
@@ -154,11 +154,11 @@ class LoveDA(TileDataset):
     def __init__(
         self,
         root: str,
-        area: Literal["urban", "rural"],
+        area: Literal["urban", "rural", "both"],
         mask_values: Literal["official", "shifted"] = "official",
         split: Split = "official",
     ) -> None:
-        one_of("area", area, ("urban", "rural"))
+        one_of("area", area, ("urban", "rural", "both"))
         one_of("mask_values", mask_values, ("official", "shifted"))
         one_of("split", split, ("official", "by_position"))
         self.root, self.area, self.mask_values, self.split = root, area, mask_values, split
@@ -192,10 +192,10 @@ class LoveDA(TileDataset):
     def survey(self) -> Survey:
         """See `TileDataset.survey`."""
         found = list_files(self.root)
-        area = self.area.capitalize()
+        areas = ["Rural", "Urban"] if self.area == "both" else [self.area.capitalize()]
         if found.odd:
             raise DataError(f"{found.odd[0]}: is not named <id>.png; rename it or move it out of the folder")
-        wrong = [path for path in found.orphans() if area in path.parts or found.variant != "official"]
+        wrong = [path for path in found.orphans() if set(areas) & set(path.parts) or found.variant != "official"]
         if wrong:
             kind = "image" if {"masks_png", "ann_dir"} & set(wrong[0].parts) else "mask"
             raise DataError(f"{wrong[0]}: has no {kind} of the same id; unpack the archive again, or remove it")
@@ -205,8 +205,11 @@ class LoveDA(TileDataset):
             )
         parts = {}
         for part in ("Train", "Val"):
-            images, masks = found.images[part, area], found.masks[part, area]
-            parts[part] = [self._tile(number, images[number], masks[number]) for number in sorted(images)]
+            pairs = {(part, area): sorted(found.images[part, area]) for area in areas}
+            wanted = [(key, number) for key, ids in pairs.items() for number in ids]
+            parts[part] = [self._tile(number, found.images[key][number], found.masks[key][number]) for key, number in wanted]
+                self._tile(number, found.images[key][number], found.masks[key][number]) for key, ids in pairs.items() for number in ids
+            ]
         train, test = by_position(parts["Train"]) if self.split == "by_position" else (parts["Train"], parts["Val"])
         if not train:
             raise DataError(f"{found.folder}: no training image of area {self.area}; expected {EXPECTED}")

@@ -149,6 +149,8 @@ class Vaihingen(TileDataset):
         split: `official`, or `by_position` as for Potsdam.
     """
 
+    folders = ("root", "rgbir_root")
+
     def __init__(
         self,
         root: str,
