@@ -208,8 +208,6 @@ class LoveDA(TileDataset):
             pairs = {(part, area): sorted(found.images[part, area]) for area in areas}
             wanted = [(key, number) for key, ids in pairs.items() for number in ids]
             parts[part] = [self._tile(number, found.images[key][number], found.masks[key][number]) for key, number in wanted]
-                self._tile(number, found.images[key][number], found.masks[key][number]) for key, ids in pairs.items() for number in ids
-            ]
         train, test = by_position(parts["Train"]) if self.split == "by_position" else (parts["Train"], parts["Val"])
         if not train:
             raise DataError(f"{found.folder}: no training image of area {self.area}; expected {EXPECTED}")
