@@ -143,14 +143,15 @@ def _tell(out: Path, written: bool, count: str) -> None:
 
 def _check(argv: list[str]) -> int:
     from fedrs_lightning.data.check import check_eurosat
+    from fedrs_lightning.data.check_segmentation import check_segmentation
     from fedrs_lightning.files import write_json
 
     parser = _Parser("fedrs data check", description="Find the faults of a data folder.", allow_abbrev=False)
     parser.add_argument("dataset", type=_one_of(DATASETS), help=", ".join(DATASETS))
     parser.add_argument("--root", required=True, metavar="DIR", help="data folder, as in the config")
     parser.add_argument("--bands", type=_one_of(("rgb", "all")), default="rgb", help="rgb (JPEG, default) or all (13-band GeoTIFF)")
-    parser.add_argument("--deep", action="store_true", help="decode every image instead of reading headers")
-    parser.add_argument("--sample", type=int, metavar="N", help="look into N random files only")
+    parser.add_argument("--deep", action="store_true", help="decode every file instead of reading headers and a few rows")
+    parser.add_argument("--sample", type=int, metavar="N", help="look into N random files (tiles) only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
     parser.add_argument("--clients", type=int, metavar="K", help="show the table of K clients (with --alpha: Dirichlet, otherwise IID)")
     parser.add_argument("--alpha", type=float, help="concentration of the Dirichlet partition")
@@ -158,7 +159,15 @@ def _check(argv: list[str]) -> int:
     parser.add_argument("--attributes", metavar="CSV", help="attribute table with a column 'file'")
     parser.add_argument("--seed", type=int, default=0, help="of --sample and of the clients (default 0)")
     options = parser.parse(argv)
-    report = check_eurosat(options.root, options.bands, options.deep, options.sample, options.seed, _partition(options), options.attributes)
+    if options.dataset == "eurosat":
+        partition = _partition(options)
+        report = check_eurosat(options.root, options.bands, options.deep, options.sample, options.seed, partition, options.attributes)
+    else:
+        given = {"--bands": options.bands != "rgb", "--clients": options.clients, "--alpha": options.alpha, "--by": options.by}
+        for name, value in (given | {"--attributes": options.attributes}).items():
+            if value:
+                raise ConfigError(f"{name} is for eurosat; leave it out")
+        report = check_segmentation(options.dataset, options.root, options.deep, options.sample, options.seed)
     if options.json:
         write_json(options.json, report.to_json())
     _show(report)
@@ -184,9 +193,14 @@ def _show(report: Report) -> None:
     from rich.table import Table
 
     console = Console()
+    if report.files:
+        table = Table("part", *next(iter(report.files.values())), title=f"{report.dataset} in {report.folder}", title_justify="left")
+        for part, numbers in report.files.items():
+            table.add_row(part, *map(str, numbers.values()))
+        console.print(table)
     if report.counts:
         table = Table("class", title=f"{report.dataset} in {report.folder}", title_justify="left")
-        table.add_column("tiles", justify="right")
+        table.add_column(report.unit, justify="right")
         for number, (name, count) in enumerate(report.counts.items()):
             table.add_row(f"{number} {name}", str(count))
         table.add_section()
@@ -204,7 +218,7 @@ def _show(report: Report) -> None:
         print(f"{finding.severity}: {finding.message}", file=sys.stderr if finding.severity == "error" else sys.stdout)
     errors = sum(finding.severity == "error" for finding in report.findings)
     warnings = sum(finding.severity == "warning" for finding in report.findings)
-    what = "decoded" if report.mode == "deep" else "headers read"
+    what = "decoded" if report.mode == "deep" else "headers read" if report.unit == "tiles" else "headers read; --deep looks at every pixel"
     print(f"{report.checked} files checked ({what}): {errors} {_plural(errors, 'error')}, {warnings} {_plural(warnings, 'warning')}")
 
 

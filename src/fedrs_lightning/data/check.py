@@ -52,7 +52,9 @@ class Report:
         folder: where the class folders were found; empty if nowhere.
         mode: `header`, or `deep` when everything was decoded.
         checked: number of files looked into.
-        counts: samples of each class.
+        unit: of `counts`.
+        counts: samples, or pixels, of each class.
+        files: for each part of the data, how many tiles and files of each kind there are.
         clients: samples of each class by client name, where clients were asked for.
         synthetic: whether the data are synthetic.
         findings: in the order found.
@@ -63,7 +65,9 @@ class Report:
     folder: str = ""
     mode: Literal["header", "deep"] = "header"
     checked: int = 0
+    unit: Literal["tiles", "pixels"] = "tiles"
     counts: dict[str, int] = field(default_factory=dict)
+    files: dict[str, dict[str, int]] = field(default_factory=dict)
     clients: dict[str, list[int]] = field(default_factory=dict)
     synthetic: bool = False
     findings: list[Finding] = field(default_factory=list)

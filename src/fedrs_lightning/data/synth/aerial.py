@@ -8,8 +8,11 @@ from typing import Literal
 
 import numpy as np
 
+from fedrs_lightning.data.datasets import potsdam, vaihingen
+from fedrs_lightning.data.datasets.loveda import RANGES
 from fedrs_lightning.data.synth import aerial_camera, aerial_defects
 from fedrs_lightning.data.synth.aerial_country import paint_town_and_country
+from fedrs_lightning.data.synth.aerial_names import LABEL_FOLDERS
 from fedrs_lightning.data.synth.aerial_scene import AerialScene
 from fedrs_lightning.data.synth.aerial_town import Town, paint_town
 from fedrs_lightning.data.synth.shift import GOLDEN, SpectralShift, Style, spatial_style
@@ -30,18 +33,13 @@ SIDES: Mapping[str, Mapping[str, int]] = {
 """Pixels of a side; Vaihingen's areas vary around it."""
 
 LAYOUTS: Mapping[str, tuple[str, ...]] = {
-    "potsdam": ("official", "flat", "nested", "participants"),
-    "vaihingen": ("official", "flat", "gts", "participants"),
-    "loveda": ("official",),
+    "potsdam": (*LABEL_FOLDERS["potsdam"], "converted"),
+    "vaihingen": (*LABEL_FOLDERS["vaihingen"], "converted"),
+    "loveda": ("official", "converted"),
 }
 
-_POTSDAM_TRAIN = "2_10 2_11 2_12 3_10 3_11 3_12 4_10 4_11 4_12 5_10 5_11 5_12 6_7 6_8 6_9 6_10 6_11 6_12 7_7 7_8 7_9 7_10 7_11 7_12"
-_POTSDAM_TEST = "2_13 2_14 3_13 3_14 4_13 4_14 4_15 5_13 5_14 5_15 6_13 6_14 6_15 7_13"
-_VAIHINGEN_TRAIN = "1 3 5 7 11 13 15 17 21 23 26 28 30 32 34 37"
-_VAIHINGEN_TEST = "2 4 6 8 10 12 14 16 20 22 24 27 29 31 33 35 38"
 _ISPRS_COUNTS = {"tiny": (2, 1), "small": (6, 3), "medium": (99, 99)}
 _LOVEDA_COUNTS = {"tiny": 2, "small": 20, "medium": 120}
-_LOVEDA_FIRST = {("Train", "Rural"): 0, ("Train", "Urban"): 1366, ("Val", "Rural"): 2522, ("Val", "Urban"): 3514}
 _SHARES = ("building", "tree", "car", "paved", "clutter", "water")  # what a domain may have more or less of
 
 
@@ -115,11 +113,11 @@ class AerialSample:
         side = self.side or SIDES[self.dataset][self.size]
         if self.dataset == "loveda":
             numbers = range(_LOVEDA_COUNTS[self.size])
-            return [Tile(str(first + n), "/".join(part), side, side) for part, first in _LOVEDA_FIRST.items() for n in numbers]
-        parts = (_POTSDAM_TRAIN, _POTSDAM_TEST) if self.dataset == "potsdam" else (_VAIHINGEN_TRAIN, _VAIHINGEN_TEST)
+            return [Tile(str(first + n), "/".join(part), side, side) for part, (first, _) in RANGES.items() for n in numbers]
+        official = potsdam if self.dataset == "potsdam" else vaihingen
         tiles = []
-        for part, names, count in zip(("train", "test"), parts, _ISPRS_COUNTS[self.size], strict=True):
-            for name in names.split()[:count]:
+        for part, names, count in zip(("train", "test"), (official.TRAIN, official.TEST), _ISPRS_COUNTS[self.size], strict=True):
+            for name in names[:count]:
                 height, width = (side, side) if self.dataset == "potsdam" else self._odd_sides(name, side)
                 tiles.append(Tile(name, part, height, width))
         return tiles

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedrs_lightning.data.palettes import ISPRS
 from fedrs_lightning.data.synth.aerial_scene import (
     BARREN,
     BUILDING,
@@ -22,9 +23,7 @@ from fedrs_lightning.data.synth.scene import blur
 VIEWS: dict[str, tuple[int, ...]] = {"RGB": (0, 1, 2), "IRRG": (3, 0, 1), "RGBIR": (0, 1, 2, 3)}
 """Channels of each picture among red, green, blue, near infrared."""
 
-ISPRS_COLOURS = np.asarray(
-    [(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0), (0, 0, 0)], dtype=np.uint8
-)
+ISPRS_COLOURS = np.asarray([*ISPRS.colours, *ISPRS.ignored], dtype=np.uint8)
 """Impervious, building, low vegetation, tree, car, clutter, and black for eroded boundaries."""
 
 CAR, BOUNDARY = 4, 6

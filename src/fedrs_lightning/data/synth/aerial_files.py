@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import os
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
 from fedrs_lightning.data.synth import aerial_defects
 from fedrs_lightning.data.synth.aerial import DATASETS, AerialSample, Tile, render
 from fedrs_lightning.data.synth.aerial_camera import ISPRS_COLOURS, VIEWS, erode
+from fedrs_lightning.data.synth.aerial_encoding import encode_png, encode_tiff
+from fedrs_lightning.data.synth.aerial_names import LABEL_FOLDERS, VIEW_FOLDERS
 from fedrs_lightning.data.synth.folder import describe, publish
 
-_FOLDERS = {"RGB": "2_Ortho_RGB", "IRRG": "3_Ortho_IRRG", "RGBIR": "4_Ortho_RGBIR"}
-_COMPLETE = "ISPRS_semantic_labeling_Vaihingen_ground_truth_COMPLETE"
-_ERODED = "ISPRS_semantic_labeling_Vaihingen_ground_truth_eroded_COMPLETE"
+_PIECE = 512  # pixels of a side in the converted form
 _WORKERS = 4  # each holds the layers of one scene
 
 
@@ -53,42 +50,10 @@ def write_sample(out: Path, sample: AerialSample, command: Sequence[str] = ()) -
     return publish(out, describe(DATASETS[sample.dataset], parameters, command), build)
 
 
-def encode_tiff(pixels: np.ndarray, corner: tuple[float, float] | None = None, pixel: float = 1.0) -> bytes:
-    """GeoTIFF of uint8 [H, W, C] or [H, W], deflated; georeferenced in UTM zone 33 north if a corner is given.
-
-    Args:
-        pixels: three channels are stored as RGB, a fourth without a meaning.
-        corner: easting and northing of the upper left corner, metres.
-        pixel: metres.
-    """
-    from rasterio.errors import NotGeoreferencedWarning
-    from rasterio.io import MemoryFile
-    from rasterio.transform import from_origin
-
-    bands = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    profile = {"driver": "GTiff", "dtype": str(pixels.dtype), "count": len(bands), "height": bands.shape[1], "width": bands.shape[2]}
-    profile |= {"compress": "deflate", "predictor": 2, "interleave": "pixel", "photometric": "MINISBLACK" if len(bands) < 3 else "RGB"}
-    if len(bands) == 4:
-        profile["alpha"] = "UNSPECIFIED"
-    if corner is not None:
-        profile |= {"crs": "EPSG:32633", "transform": from_origin(*corner, pixel, pixel)}
-    with MemoryFile() as memory, warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)  # Vaihingen's real files have no georeference either
-        with memory.open(**profile) as raster:
-            raster.write(bands)
-        return bytes(memory.read())
-
-
-def encode_png(pixels: np.ndarray) -> bytes:
-    """PNG of uint8 [H, W] or [H, W, 3]."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
 def _write_tile(folder: Path, sample: AerialSample, tile: Tile) -> None:
     pixels, classes = render(sample, tile)
-    files = {"potsdam": _potsdam, "vaihingen": _vaihingen, "loveda": _loveda}[sample.dataset](sample, tile, pixels, classes)
+    official = {"potsdam": _potsdam, "vaihingen": _vaihingen, "loveda": _loveda}[sample.dataset]
+    files = (_converted if sample.layout == "converted" else official)(sample, tile, pixels, classes)
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,17 +65,12 @@ def _potsdam(sample: AerialSample, tile: Tile, pixels: np.ndarray, classes: np.n
     corner = (366_000.0 + column * 300, 5_808_000.0 - row * 300)
     files = {}
     for view, channels in VIEWS.items():
-        folder = f"{_FOLDERS[view]}/{_FOLDERS[view]}" if sample.layout == "nested" else _FOLDERS[view]
+        folder = f"{VIEW_FOLDERS[view]}/{VIEW_FOLDERS[view]}" if sample.layout == "nested" else VIEW_FOLDERS[view]
         name = f"{folder}/top_potsdam_{tile.name}_{view}"
         files[f"{name}.tif"] = encode_tiff(pixels[:, :, channels], corner, sample.pixel)
         place = (sample.pixel, 0.0, 0.0, -sample.pixel, corner[0] + sample.pixel / 2, corner[1] - sample.pixel / 2)
         files[f"{name}.tfw"] = "".join(f"{value:.8f}\n" for value in place).encode()
-    full, eroded = {
-        "official": ("5_Labels_all/", "5_Labels_all_noBoundary/"),
-        "nested": ("5_Labels_all/5_Labels_all/", "5_Labels_all_noBoundary/5_Labels_all_noBoundary/"),
-        "participants": ("5_Labels_for_participants/", "5_Labels_for_participants_no_Boundary/"),
-        "flat": ("", ""),
-    }[sample.layout]
+    full, eroded = LABEL_FOLDERS[sample.dataset][sample.layout]
     if sample.layout != "participants" or tile.part == "train":
         files[f"{full}top_potsdam_{tile.name}_label.tif"] = encode_tiff(ISPRS_COLOURS[classes], corner, sample.pixel)
         files[f"{eroded}top_potsdam_{tile.name}_label_noBoundary.tif"] = encode_tiff(ISPRS_COLOURS[erode(classes)], corner, sample.pixel)
@@ -118,12 +78,7 @@ def _potsdam(sample: AerialSample, tile: Tile, pixels: np.ndarray, classes: np.n
 
 
 def _vaihingen(sample: AerialSample, tile: Tile, pixels: np.ndarray, classes: np.ndarray) -> dict[str, bytes]:
-    full, eroded = {
-        "official": (f"{_COMPLETE}/", f"{_ERODED}/"),
-        "flat": ("", ""),
-        "gts": ("gts/", "gts/"),
-        "participants": ("gts_for_participants/", "gts_eroded_for_participants/"),
-    }[sample.layout]
+    full, eroded = LABEL_FOLDERS[sample.dataset][sample.layout]
     name = f"top_mosaic_09cm_area{tile.name}"
     files = {f"top/{name}.tif": encode_tiff(pixels[:, :, VIEWS["IRRG"]])}
     if sample.layout != "participants" or tile.part == "train":
@@ -137,3 +92,27 @@ def _loveda(sample: AerialSample, tile: Tile, pixels: np.ndarray, classes: np.nd
         f"{tile.part}/images_png/{tile.name}.png": encode_png(pixels[:, :, VIEWS["RGB"]]),
         f"{tile.part}/masks_png/{tile.name}.png": encode_png(classes),
     }
+
+
+def _converted(sample: AerialSample, tile: Tile, pixels: np.ndarray, classes: np.ndarray) -> dict[str, bytes]:
+    """MMSegmentation's form: pieces of at most 512 pixels, index PNGs with 0 for what is ignored."""
+    if sample.dataset == "loveda":
+        part, name = tile.part.split("/")[0].lower(), f"{tile.name}.png"
+        return {f"img_dir/{part}/{name}": encode_png(pixels[:, :, VIEWS["RGB"]]), f"ann_dir/{part}/{name}": encode_png(classes)}
+    image = pixels[:, :, VIEWS["RGB" if sample.dataset == "potsdam" else "IRRG"]]
+    values = np.asarray([1, 2, 3, 4, 5, 6, 0], dtype=np.uint8)[erode(classes)]
+    name = tile.name if sample.dataset == "potsdam" else f"area{tile.name}"
+    part = {"train": "train", "test": "val"}[tile.part]
+    files: dict[str, bytes] = {}
+    for row in _starts(tile.height):
+        for column in _starts(tile.width):
+            box = slice(row, row + _PIECE), slice(column, column + _PIECE)
+            lower, right = min(row + _PIECE, tile.height), min(column + _PIECE, tile.width)
+            piece = f"{name}_{column}_{row}_{right}_{lower}.png"
+            files |= {f"img_dir/{part}/{piece}": encode_png(image[box]), f"ann_dir/{part}/{piece}": encode_png(values[box])}
+    return files
+
+
+def _starts(size: int) -> list[int]:
+    """First rows of pieces that cover `size` rows; the last one is shifted inward."""
+    return sorted({*range(0, max(1, size - _PIECE), _PIECE), max(0, size - _PIECE)})

@@ -39,7 +39,7 @@ class Town:
     setback: tuple[float, float] = (2.0, 5.0)
     flat: float = 0.35
     yards: float = 0.9
-    trees: float = 11.0
+    trees: float = 20.0
     pitched_roofs: dict[str, float] = field(default_factory=lambda: PITCHED)
     flat_roofs: dict[str, float] = field(default_factory=lambda: FLAT)
 
@@ -309,7 +309,7 @@ def crowns(scene: AerialScene, centres: np.ndarray, radii: np.ndarray, kind: int
 
 def parked(scene: AerialScene, streets: list[Street], centres: np.ndarray, halves: np.ndarray, angles: np.ndarray) -> None:
     """Cars along kerbs, some driving, and in rows on yards; only on sealed ground."""
-    rng, wanted = scene.rng, 0.22 * scene.favour("car")
+    rng, wanted = scene.rng, 0.19 * scene.favour("car")
     places, directions = [np.zeros((0, 2))], [np.zeros(0)]
     for line in streets:
         for offset, spacing, chance in ((line.half - 1.1, 6.0, wanted), (0.45 * line.half, 22.0, 0.4 * wanted)):

@@ -67,11 +67,12 @@ def _junk_files(tiles: Path) -> None:
     (tiles / "__MACOSX" / "AnnualCrop").mkdir(parents=True)
 
 
-def _zipped(tiles: Path) -> None:
-    with zipfile.ZipFile(tiles.with_suffix(".zip"), "w") as archive:
-        for path in sorted(tiles.rglob("*.*")):
-            archive.writestr(zipfile.ZipInfo(f"{tiles.name}/{path.relative_to(tiles).as_posix()}"), path.read_bytes())
-    shutil.rmtree(tiles)
+def zip_folder(folder: Path) -> None:
+    """Put an archive with the folder's files in its place."""
+    with zipfile.ZipFile(folder.with_suffix(".zip"), "w") as archive:
+        for path in sorted(folder.rglob("*.*")):
+            archive.writestr(zipfile.ZipInfo(f"{folder.name}/{path.relative_to(folder).as_posix()}"), path.read_bytes())
+    shutil.rmtree(folder)
 
 
 def _empty(tiles: Path) -> None:
@@ -89,7 +90,7 @@ DEFECTS: dict[str, Callable[[Path], None]] = {
     "tif-for-rgb": _tif_for_rgb,
     "duplicate": _duplicate,
     "junk-files": _junk_files,
-    "zipped": _zipped,
+    "zipped": zip_folder,
     "empty": _empty,
 }
 """Name to what changes the folder of the class folders. `junk-files` is no fault: readers must ignore it."""

@@ -39,7 +39,7 @@ def spatial_gap(domains: Sequence[Sequence[np.ndarray]], pixel: float) -> float:
     """Distance between domains' histograms of material areas and of object sizes, in [0, 1], averaged over pairs.
 
     Object size is the length in metres of a run of one material along a row or a column, weighted by its pixels, in
-    classes of half an octave. The distance is half the sum of absolute differences.
+    classes of half an octave, the first up to a metre. The distance is half the sum of absolute differences.
 
     Args:
         domains: for each, its material maps, int [n, n].
@@ -49,7 +49,7 @@ def spatial_gap(domains: Sequence[Sequence[np.ndarray]], pixel: float) -> float:
     sizes = []
     for maps in domains:
         lengths = np.concatenate([run_lengths(tile) for both in maps for tile in (both, both.T)])
-        classes = np.rint(2 * np.log2(lengths * pixel)).astype(np.int64)
+        classes = np.maximum(np.rint(2 * np.log2(lengths * pixel)), 0).astype(np.int64)
         sizes.append(_share(np.repeat(classes, lengths), 40))
     pairs = list(combinations(range(len(domains)), 2))
     return float(np.mean([np.abs(kind[a] - kind[b]).sum() / 2 for kind in (areas, sizes) for a, b in pairs]))
