@@ -107,13 +107,12 @@ class Window(Stacked):
 
 
 class Resampled(Stacked):
-    """Another size: bicubic clipped to the type's range for images, nearest for ids.
+    """Another size: bicubic rounded and clipped to 0..255 for images, nearest for ids.
 
-    Pixel corners stay aligned with image corners (`align_corners=False`). Bicubic is Pillow's (a = -0.5), uint8 only;
-    the strip it works on has the margin that the kernel needs, so that strips join without a seam.
+    Pixel corners stay aligned with image corners (`align_corners=False`). Bicubic is Keys' kernel with a = -0.5, as in
+    GDAL and Pillow, with edge pixels repeated; it is for enlarging, as it does not smooth before it shrinks. A row is a
+    function of its source rows alone, so strips join without a seam.
     """
-
-    MARGIN = 4  # source rows on each side; the kernel reaches two, four when it shrinks by two
 
     def __init__(self, inner: Rows, height: int, width: int, nearest: bool) -> None:
         super().__init__(Buffered(inner))
@@ -124,17 +123,27 @@ class Resampled(Stacked):
     def rows(self, start: int, stop: int) -> np.ndarray:
         """See `Rows.rows`."""
         source = self.inner
-        top, bottom = start * source.height / self.height, stop * source.height / self.height
-        first = max(0, int(top) - self.MARGIN)
-        last = min(source.height, int(np.ceil(bottom)) + self.MARGIN)
-        strip = source.rows(first, last)
         if self.nearest:
-            row = ((2 * np.arange(start, stop) + 1) * source.height // (2 * self.height)) - first
+            row = (2 * np.arange(start, stop) + 1) * source.height // (2 * self.height)
             column = (2 * np.arange(self.width) + 1) * source.width // (2 * self.width)
-            return strip[:, row][:, :, column]
-        box = (0.0, top - first, float(source.width), bottom - first)
-        size = (self.width, stop - start)
-        return np.stack([np.asarray(Image.fromarray(band).resize(size, Image.Resampling.BICUBIC, box=box)) for band in strip])
+            return source.rows(int(row[0]), int(row[-1]) + 1)[:, row - row[0]][:, :, column]
+        taps, weights = _cubic(np.arange(start, stop), source.height, self.height)  # [n, 4]
+        first, last = int(taps.min()), int(taps.max()) + 1
+        strip = source.rows(first, last).astype(np.float32)
+        tall = sum(strip[:, taps[:, tap] - first] * weights[:, tap, None] for tap in range(4))
+        taps, weights = _cubic(np.arange(self.width), source.width, self.width)
+        wide = sum(np.take(tall, taps[:, tap], axis=2) * weights[:, tap] for tap in range(4))
+        return np.clip(np.rint(wide), 0, 255).astype(np.uint8)
+
+
+def _cubic(places: np.ndarray, source: int, target: int) -> tuple[np.ndarray, np.ndarray]:
+    """Source pixels and float32 weights of the four taps at some places of a resized side, both [n, 4]."""
+    centre = (places + 0.5) * source / target - 0.5
+    taps = np.floor(centre).astype(np.int64)[:, None] + np.arange(-1, 3)
+    away = np.abs(centre[:, None] - taps)
+    near = (1.5 * away - 2.5) * away * away + 1
+    far = ((-0.5 * away + 2.5) * away - 4) * away + 2
+    return np.clip(taps, 0, source - 1), np.where(away <= 1, near, np.where(away < 2, far, 0)).astype(np.float32)
 
 
 class Mosaic:

@@ -214,7 +214,7 @@ class Vaihingen(TileDataset):
     def settings(self) -> dict[str, Any]:
         """See `TileDataset.settings`. After `prepare` it holds the coefficients of the blue band."""
         bands = {"irrg": ["IR", "R", "G"], "permuted": ["R", "G", "IR"], "pseudo_rgb": ["R", "G", "estimated B"]}[self.modality]
-        resampling = "image bicubic (Pillow) clipped to 0..255, label nearest on ids" if self.gsd == "5cm" else None
+        resampling = "image bicubic (a = -0.5) clipped to 0..255, label nearest on ids" if self.gsd == "5cm" else None
         return {
             "dataset": "Vaihingen",
             "bands": bands,
