@@ -38,9 +38,8 @@ def copied(sample, tmp_path) -> Path:
 @pytest.fixture
 def layouts() -> SimpleNamespace:
     """Writers of small aerial data sets in their official layouts."""
-    return SimpleNamespace(
-        potsdam=write_potsdam, vaihingen=write_vaihingen, loveda=write_loveda, tiff=write_tiff, ids=block_ids, colours=COLOURS
-    )
+    writers = {"potsdam": write_potsdam, "vaihingen": write_vaihingen, "loveda": write_loveda, "tiff": write_tiff}
+    return SimpleNamespace(**writers, ids=block_ids, eroded=eroded, colours=COLOURS)
 
 
 COLOURS = np.asarray([(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0), (0, 0, 0)], dtype=np.uint8)

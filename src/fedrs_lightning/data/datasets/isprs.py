@@ -143,10 +143,14 @@ def check_sizes(image_path: Path, image: Rows, label_path: Path, label: Rows) ->
         )
 
 
-@lru_cache(maxsize=1)
+_warned: list[str] = []
+
+
 def _warn_of_alpha(message: str) -> None:
     """Once a process is enough: re-saved copies come in whole folders."""
-    warnings.warn(message, stacklevel=2)
+    if not _warned:
+        _warned.append(message)
+        warnings.warn(message, stacklevel=2)
 
 
 @dataclass
