@@ -21,5 +21,9 @@ class RunError(FedrsError):
     """A run directory, checkpoint or client memory."""
 
 
+class LostContact(RunError):
+    """Another rank is gone, and this one does not know why."""
+
+
 class TrainingError(FedrsError):
     """Training went wrong on a named client and round, for example a loss that is not finite."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -9,7 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from fedrs_lightning.errors import RunError
+
+_PLACE = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR", "EISDIR", "EEXIST", "ENOENT", "ENAMETOOLONG", "EIO", "ESTALE")
+_PLACE_NUMBERS = {getattr(errno, name) for name in _PLACE if hasattr(errno, name)}
 
 
 @contextmanager
@@ -27,11 +33,35 @@ def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
         yield temporary
         if durable:
             _flush(temporary)
-        os.replace(temporary, path)
+        temporary.replace(path)
         if durable:
             _flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming_the_place(path: Path) -> Iterator[None]:
+    """Turn a full disk, a missing permission and the like into one line that names the place.
+
+    Args:
+        path: named where the error itself names none.
+
+    Raises:
+        RunError: the body could not read or write. Errors that have nothing to do with files pass through.
+    """
+    try:
+        yield
+    except SafetensorError as error:  # its messages end with "I/O error: No space left on device (os error 28)"
+        reason = str(error).rpartition("I/O error: ")[2].partition(" (os error")[0]
+        raise RunError(f"{path}: cannot be written ({reason}){_REMEDY}") from None
+    except OSError as error:
+        if error.errno not in _PLACE_NUMBERS:
+            raise
+        raise RunError(f"{error.filename or path}: {error.strerror}{_REMEDY}") from None
+
+
+_REMEDY = "; free space, mend the permissions or choose another folder, then run the same command again: finished rounds are kept"
 
 
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from fedrs_lightning.errors import RunError
-from fedrs_lightning.files import atomic_path
+from fedrs_lightning.files import atomic_path, naming_the_place
 from fedrs_lightning.states import digest
 from fedrs_lightning.types import State
 
@@ -68,8 +68,11 @@ class CheckpointStore:
         """Write a checkpoint durably; an existing one of the same round is replaced."""
         plain: dict[str, Any] = {name: value for name, value in vars(checkpoint).items() if name != "server"}
         plain |= {"format": _FORMAT, "digest": digest(checkpoint.server)}
-        with atomic_path(self.path(checkpoint.round), durable=True) as temporary:
-            save_file({key: tensor.contiguous() for key, tensor in checkpoint.server.items()}, temporary, metadata={"fedrs": json.dumps(plain)})
+        path = self.path(checkpoint.round)
+        with naming_the_place(path), atomic_path(path, durable=True) as temporary:
+            save_file(
+                {key: tensor.contiguous() for key, tensor in checkpoint.server.items()}, temporary, metadata={"fedrs": json.dumps(plain)}
+            )
 
     def load(self, round: int) -> Checkpoint:
         """Read one checkpoint and verify its digest.
@@ -142,4 +145,3 @@ class CheckpointStore:
         for leftover in self.folder.glob(".*.tmp"):
             leftover.unlink(missing_ok=True)
         return sorted(kept)
-

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fedrs_lightning.errors import FedrsError, RunError, TrainingError
+from fedrs_lightning.errors import FedrsError, LostContact, TrainingError
 from fedrs_lightning.states import Entry, PackedState, layout_of, nbytes, pack
 from fedrs_lightning.types import Client, State, Upload
 
@@ -83,7 +83,7 @@ class UploadBuffers:
         path = self.folder / f"{name}.bin"
         self._files.append(path)
         with path.open("wb") as file:
-            file.write(memoryview(data.numpy()))
+            data.numpy().tofile(file)
         packed = PackedState(layout, path)
         self._open.append(packed)
         return packed
@@ -146,7 +146,7 @@ class Exchange:
         """Wait for all ranks.
 
         Raises:
-            RunError: one is gone.
+            LostContact: one is gone.
         """
         if self.world_size > 1:
             with _contact():
@@ -242,7 +242,9 @@ def _contact() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise RunError(f"lost contact with another rank ({str(error).splitlines()[0]}); finished rounds are on disk: the same command continues") from None
+        raise LostContact(
+            f"lost contact with another rank ({str(error).splitlines()[0]}); finished rounds are on disk: the same command continues"
+        ) from None
 
 
 __all__ = ["Exchange", "Gathered", "UploadBuffers", "nbytes"]

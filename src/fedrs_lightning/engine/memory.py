@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from fedrs_lightning.errors import RunError
-from fedrs_lightning.files import atomic_path
+from fedrs_lightning.files import atomic_path, naming_the_place
 from fedrs_lightning.types import State
 
 _NAME = re.compile(r"^(\d+)\.r(\d+)\.safetensors$")
@@ -49,13 +49,16 @@ class ClientMemory:
         try:
             return load_file(path)
         except (OSError, SafetensorError) as error:
-            raise RunError(f"{path}: cannot read the memory of client {client_id} ({error}); resume to fall back to an earlier checkpoint") from None
+            raise RunError(
+                f"{path}: cannot read the memory of client {client_id} ({error}); resume to fall back to an earlier checkpoint"
+            ) from None
 
     def save(self, client_id: int, round: int, state: State) -> bool:
         """Write the version of `round`; it counts once `commit` names it. Returns whether there was anything to keep."""
         if not state:
             return False
-        with atomic_path(self.path(client_id, round)) as temporary:
+        path = self.path(client_id, round)
+        with naming_the_place(path), atomic_path(path) as temporary:
             save_file({key: tensor.detach().cpu().contiguous() for key, tensor in state.items()}, temporary)
         return True
 

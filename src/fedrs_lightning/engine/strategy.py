@@ -7,11 +7,6 @@ crosses ranks are packed bytes in host memory (exchange.py), never gradients.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +19,7 @@ from lightning.fabric.strategies.launchers import subprocess_script
 from lightning.fabric.strategies.strategy import Strategy
 from torch import nn
 
+from fedrs_lightning.engine.ranks import RANK_ZERO, RankWatch
 from fedrs_lightning.errors import ConfigError
 
 StartMethod = Literal["popen", "fork", "spawn", "forkserver"]
@@ -66,7 +62,9 @@ class FabricSettings:
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         accelerator = ("gpu" if gpus else "cpu") if self.accelerator == "auto" else self.accelerator
         if accelerator == "gpu" and not gpus:
-            raise ConfigError("fabric.accelerator=gpu, but torch sees no CUDA device; use --fabric.accelerator cpu or install a CUDA build of torch")
+            raise ConfigError(
+                "fabric.accelerator=gpu, but torch sees no CUDA device; use --fabric.accelerator cpu or install a CUDA build of torch"
+            )
         cores = available_cores()
         if self.devices == "auto":
             started = _from_environment("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE")
@@ -77,7 +75,7 @@ class FabricSettings:
             raise ConfigError(f"fabric.devices={devices} must be at least 1, or auto")
         if accelerator == "gpu" and devices > gpus:
             raise ConfigError(f"fabric.devices={devices}, but torch sees {gpus} CUDA device(s); lower it or use auto")
-        threads = self.threads_per_rank or (1 if accelerator == "cpu" else max(1, cores // devices))
+        threads = (1 if accelerator == "cpu" else max(1, cores // devices)) if self.threads_per_rank is None else self.threads_per_rank
         if threads < 1:
             raise ConfigError(f"fabric.threads_per_rank={threads} must be at least 1")
         return accelerator, devices, threads
@@ -97,7 +95,7 @@ class FabricSettings:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=self.deterministic == "warn")
             # Fresh memory would otherwise be filled with NaN on every allocation: costly, and nothing here reads it.
-            torch.utils.deterministic.fill_uninitialized_memory = False
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
             torch.backends.cudnn.benchmark = False
         nodes = (_from_environment("GROUP_WORLD_SIZE", "SLURM_NNODES") or 1) if self.num_nodes == "auto" else self.num_nodes
         strategy: Strategy | str = "auto" if devices * nodes == 1 else ClientParallelStrategy(start_method=start_method)
@@ -152,41 +150,20 @@ class ClientParallelStrategy(DDPStrategy):
 
 
 class _WatchedLauncher(subprocess_script._SubprocessScriptLauncher):
-    """Ends all ranks when one dies, with a line for people instead of a bare kill."""
+    """Starts the further ranks under a `RankWatch`, and the number of threads stays what was asked for."""
+
+    watch: RankWatch | None = None
 
     def launch(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
+            os.environ[RANK_ZERO] = str(os.getpid())
             self._call_children_scripts()
-            threading.Thread(target=_watch_children, args=(self.procs,), daemon=True, name="rank-watch").start()
-        return function(*args, **kwargs)
-
-
-def _watch_children(ranks: Sequence[subprocess.Popen[bytes]], every: float = 0.5) -> None:
-    while any(rank.poll() is None or rank.returncode for rank in ranks):
-        for number, rank in enumerate(ranks, start=1):
-            if rank.poll() is None or rank.returncode == 0:
-                continue
-            # Give a rank that fails for the same reason time to say so itself.
-            time.sleep(2 * every)
-            code = rank.returncode
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            print(f"fedrs: rank {number} {how}; all ranks stop. Finished rounds are on disk: the same command continues from them", file=sys.stderr)
-            sys.stderr.flush()
-            for other in ranks:
-                if other.poll() is None:
-                    other.kill()
-            os._exit(2)
-        time.sleep(every)
-
-
-def end_with_parent(every: float = 0.5) -> None:
-    """On ranks that the launcher started, end soon after their parent is gone instead of training on for nobody."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(every)
-        os._exit(2)
-
-    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+            self.watch = RankWatch(self.procs)
+            self.watch.begin()
+        try:
+            return function(*args, **kwargs)
+        except BaseException:
+            if self.watch is not None:
+                self.watch.end()
+            raise
