@@ -14,7 +14,8 @@ def share_ground(tiles: Sequence[Sequence[str]], weights: Sequence[int], rng: np
     """Give each tile of a terrain to one of the data sets that show it.
 
     Args:
-        tiles: ids that each data set has; tiles that only some have go to one of those.
+        tiles: ids that each data set has; tiles that only some have go to one of those, and where shares
+            are equal, a tile goes to the data set with fewest.
         weights: in whose proportion tiles are given, such as numbers of clients.
         rng: source of the permutation.
 
@@ -28,7 +29,7 @@ def share_ground(tiles: Sequence[Sequence[str]], weights: Sequence[int], rng: np
     result: list[list[str]] = [[] for _ in tiles]
     for tile in (known[number] for number in rng.permutation(len(known))):
         able = [number for number, own in enumerate(tiles) if tile in own]
-        poorest = min(able, key=lambda number: ((len(result[number]) + 1) / weights[number], number))
+        poorest = min(able, key=lambda number: ((len(result[number]) + 1) / weights[number], len(tiles[number]), number))
         result[poorest].append(tile)
     if not all(result):
         raise ConfigError(f"ground: disjoint needs a tile for each of {len(tiles)} domains of one terrain, got {len(known)}; set shared")

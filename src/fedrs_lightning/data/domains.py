@@ -194,7 +194,7 @@ class Domains(FederatedDataset):
                 "test_rule": "each pixel counts once, in the crop with the nearest centre",
             },
             "deal": {"by": self.by, "equal": self.equal, "client_size": self.client_size, "ground": self._ground()},
-            "label_space": {"rule": self.label_space, "dropped": dict(zip(self._names, self._space.dropped, strict=True))},
+            "label_space": {"rule": self.label_space, "dropped": dict(zip(self._names, map(list, self._space.dropped), strict=True))},
             "class_names": list(self.class_names),
             "unscored_classes": [self.class_names[number] for number in self.unscored],
             "ignore_index": 255,
