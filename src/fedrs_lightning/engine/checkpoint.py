@@ -5,6 +5,7 @@ Nothing about random numbers is stored: streams are functions of (seed, round, c
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import warnings
@@ -67,7 +68,8 @@ class CheckpointStore:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint durably; an existing one of the same round is replaced."""
         plain: dict[str, Any] = {name: value for name, value in vars(checkpoint).items() if name != "server"}
-        plain |= {"format": _FORMAT, "digest": digest(checkpoint.server)}
+        plain |= {"format": _FORMAT}
+        plain["digest"] = _digest(plain, checkpoint.server)
         path = self.path(checkpoint.round)
         with naming_the_place(path), atomic_path(path, durable=True) as temporary:
             save_file(
@@ -87,10 +89,11 @@ class CheckpointStore:
                 server = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise RunError(f"{path}: not a readable checkpoint ({error})") from None
-        if plain.pop("format") != _FORMAT:
+        if plain.get("format") != _FORMAT:
             raise RunError(f"{path}: written by another version of this software")
-        if plain.pop("digest") != digest(server):
+        if plain.pop("digest", None) != _digest(plain, server):
             raise RunError(f"{path}: its content does not match its digest, the file is damaged")
+        del plain["format"]
         plain["index"] = {int(client): version for client, version in plain["index"].items()}
         return Checkpoint(server=server, **plain)
 
@@ -99,9 +102,12 @@ class CheckpointStore:
         return {int(client): version for client, version in self._plain(round).get("index", {}).items()}
 
     def logger_ids(self) -> dict[str, str]:
-        """Logger ids of the newest checkpoint; empty before the first."""
-        rounds = self.rounds()
-        return dict(self._plain(rounds[-1]).get("loggers", {})) if rounds else {}
+        """Logger ids of the newest checkpoint that can be read; empty before the first."""
+        for round in reversed(self.rounds()):
+            plain = self._plain(round)
+            if plain:
+                return dict(plain.get("loggers", {}))
+        return {}
 
     def _plain(self, round: int) -> dict[str, Any]:
         try:
@@ -145,3 +151,9 @@ class CheckpointStore:
         for leftover in self.folder.glob(".*.tmp"):
             leftover.unlink(missing_ok=True)
         return sorted(kept)
+
+
+def _digest(plain: dict[str, Any], server: State) -> str:
+    """SHA-256 over the plain values and the state: a damaged header is noticed as well as a damaged tensor."""
+    values = json.dumps(json.loads(json.dumps(plain)), sort_keys=True)  # keys are text in the file
+    return hashlib.sha256(f"{values}\0{digest(server)}".encode()).hexdigest()
