@@ -267,7 +267,8 @@ def _rewrite(path: Path, change: Change) -> None:
     """Save a raster again with changed pixels, [C, H, W]."""
     pixels = change(read_whole(path))
     flat = pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))
-    path.write_bytes(encode_png(flat) if path.suffix == ".png" else encode_tiff(flat))
+    corner = None if flat.dtype == np.uint8 else (366_000.0, 5_808_000.0)  # other types need a GeoTIFF
+    path.write_bytes(encode_png(flat) if path.suffix == ".png" else encode_tiff(flat, corner))
 
 
 def _patched(pixels: np.ndarray, value: Sequence[int], side: float) -> np.ndarray:

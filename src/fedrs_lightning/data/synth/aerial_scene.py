@@ -167,6 +167,12 @@ class AerialScene(Scene):
         state = self.state + 0.4 * spectra.STATE[self.material] * (self.noise(9.0) + 0.5 * self.noise(lengths[1]))
         return state, shade
 
+    def reflectance(self, step: int = 1) -> np.ndarray:
+        """Reflectance in `spectra.BANDS` of every `step`-th row and column with texture and shadows, float32 [10, n', n']."""
+        state, shade = self.surface()
+        some = slice(None, None, step), slice(None, None, step)
+        return _lit(self.material[some], state[some], shade[some], self.shadow[some])
+
     def light(self, shift: SpectralShift, by_class: bool = False) -> np.ndarray:
         """Light from the ground in red, green, blue, near infrared after the domain's spectral shift; float32 [4, n, n].
 
@@ -178,10 +184,13 @@ class AerialScene(Scene):
         seen = np.empty((len(_BANDS), self.size, self.size), dtype=np.float32)
         for first in range(0, self.size, _ROWS):
             rows = slice(first, first + _ROWS)
-            pixels = spectra.reflectance(self.material[rows], state[rows], shade[rows])
-            pixels *= 1 - self.shadow[rows] * (1 - _SKY[:, None, None])
+            pixels = _lit(self.material[rows], state[rows], shade[rows], self.shadow[rows])
             moved = shift(pixels)
             if by_class and shift.strength > 0:
                 moved = np.maximum(pixels + _CLASS_WEIGHT[self.material[rows]] * (moved - pixels), np.float32(0.0001))
             seen[:, rows] = moved[list(_BANDS)]
         return seen
+
+
+def _lit(material: np.ndarray, state: np.ndarray, shade: np.ndarray, shadow: np.ndarray) -> np.ndarray:
+    return spectra.reflectance(material, state, shade) * (1 - shadow * (1 - _SKY[:, None, None]))
