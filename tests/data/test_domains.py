@@ -230,12 +230,11 @@ def test_own_rasters_as_domains(tmp_path, layouts):
         for part in ("train", "test"):
             layouts.tiff(tmp_path / name / part / "images/a.tif", rng.integers(0, 9000, (4, 50, 60)).astype(np.uint16))
             layouts.tiff(tmp_path / name / part / "labels/a.tif", layouts.ids(rng, 50, 60, 3)[None])
-    tests = {"test_images": "test/images", "test_labels": "test/labels"}
     folders = [
         Domain(
             name,
             FolderSegmentation(name, {"a": 1, "b": 2}, 4, None, "uint16", [0], test_images="test/images", test_labels="test/labels"),
-            2,
+            num_clients=2,
         )
         for name in ("north", "south")
     ]
