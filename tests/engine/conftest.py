@@ -22,7 +22,7 @@ from fedrs_lightning.engine.strategy import ClientParallelStrategy
 from fedrs_lightning.methods import FedAvg
 from fedrs_lightning.results.store import RunStore
 from fedrs_lightning.seeding import numpy_stream, rng_stream
-from fedrs_lightning.tasks import ClassificationTask
+from fedrs_lightning.tasks import ClassificationTask, Task
 from fedrs_lightning.types import Batch
 
 SIZES = (5, 23, 11, 8, 14, 9)
@@ -82,12 +82,13 @@ def make_engine(
     seed: int = 3,
     optimizer: Callable[..., Any] = ADAM,
     backbone: str = "resnet18",
+    make_task: Callable[[], Task] | None = None,
     options: dict[str, Any] | None = None,
     **schedule: Any,
 ) -> Engine:
     schedule = {"num_rounds": 3, "local_epochs": 1, "clients_per_round": 4, "batch_size": 8} | schedule
     with rng_stream(seed, "model"):
-        task = ClassificationTask(backbone, CLASSES, 3, width=4, stem="small")  # type: ignore[arg-type]
+        task = ClassificationTask(backbone, CLASSES, 3, width=4, stem="small") if make_task is None else make_task()  # type: ignore[arg-type]
     task.optimizer = optimizer
     return Engine(fabric, task, method, federation or make_federation(), Schedule(**schedule), seed=seed, path=path, **(options or {}))
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from fedrs_lightning.methods.feddap import FedDAP
+from fedrs_lightning.nn.clustering import finch
 from fedrs_lightning.nn.dap import DAP, drift, smooth
 from fedrs_lightning.nn.prototypes import class_statistics
 from fedrs_lightning.tasks.base import Task
@@ -201,6 +202,15 @@ def test_synchronisation(case, tolerance):
         received = method.download(state, client.id)
         for name, value in expected.items():
             np.testing.assert_allclose(received[f"model/feddap.{name}.mlp.0.bias"], value, **tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize(("case", "tolerance"), cases("fpl", "finch_only"))
+def test_finch(case, tolerance):
+    """FedDAP's alternative to k-means, by the vectors that FPL's server step shares with it."""
+    partitions = finch(tensor(case["inputs"]["points"]), "cosine")
+    assert [int(partition.max()) + 1 for partition in partitions] == case["outputs"]["clusters_per_partition"]
+    for found, same in zip(partitions, torch.tensor(case["outputs"]["all_partitions"]).T, strict=True):
+        assert torch.equal(found[:, None] == found, same[:, None] == same)
 
 
 @pytest.mark.parametrize(("case", "tolerance"), cases("metrics", "segmentation"))

@@ -6,7 +6,12 @@ from jsonargparse import ArgumentParser
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.methods.bounds import Centralised, LocalOnly
 from fedrs_lightning.methods.fedbn import FedBN
+from fedrs_lightning.methods.feddap import FedDAP
 from fedrs_lightning.methods.fedmad import FedMAD
+
+FEDDAP = {"temperature": 0.1, "lambda_dap": 0.5, "lambda_inv": 0.5, "lambda_drift": 0.1, "sync_every": 5, "smoothing": 0.9}
+FEDDAP |= {"clustering": "kmeans", "num_clusters": 2, "embedding_dim": 8, "spectral_dim": 4, "spatial_dim": 4, "class_dim": 4}
+FEDDAP |= {"hidden_sizes": [8], "activation": "relu", "eps": 1e-5}
 
 
 @pytest.mark.parametrize(
@@ -16,6 +21,8 @@ from fedrs_lightning.methods.fedmad import FedMAD
         (FedBN, {"what": "affine_only", "norms": ["batch", "layer"]}),
         (FedMAD, {"power": 0.5, "order": ["layer1.0", "layer2.1"], "num_layers": 2, "upload": "delta"}),
         (FedMAD, {"order": "last_n", "placement": "post_bn"}),
+        (FedDAP, {**FEDDAP, "gate": "fixed"}),
+        (FedDAP, {**FEDDAP, "sync_every": None, "clustering": "finch", "num_clusters": None}),
         (Centralised, {"keep_optimizer": False}),
         (LocalOnly, {}),
     ],

@@ -33,7 +33,7 @@ Convs = Literal["shared", "local"]
 Source = Literal["training_batches", "statistics_pass"]
 Reduction = Literal["sum", "mean"]
 AnchorSource = Literal["after_training", "last_epoch"]
-Scaling = Literal["zscore", "none"]
+Scaling = Literal["zscore", "balanced", "none"]
 
 CHILD = "feddap"
 """Name of the method's layers in the network: `model/feddap.*`."""
@@ -99,7 +99,8 @@ class FedDAP(FedAvg):
         anchor_source: pixels are summed in a pass `after_training` (evaluation mode, no augmentation), or in the batches
             of the `last_epoch`, which costs no pass (12.6).
         cluster_weights: weights of clients within a cluster and in the gate's mean: `samples` or `uniform` (12.9).
-        descriptor_scaling: before clustering: `zscore` of each entry over the participants, or `none` (12.9).
+        descriptor_scaling: before clustering: `zscore` of each entry over the participants; `balanced`, where the two
+            descriptors then count alike, although the spatial one has many more entries (ours); or `none` (12.9).
         cluster_seed: of the starts of k-means.
         weighting: as in FedAvg.
         buffers: as in FedAvg.
@@ -358,8 +359,11 @@ class FedDAP(FedAvg):
         """Cluster the participants and average their modulators by cluster, their gates over all. Everybody gets the result at
         the next visit; a client that was absent belongs to the cluster whose centre is nearest to its last descriptor."""
         descriptors = state[DESCRIPTORS].double()
-        if self.descriptor_scaling == "zscore":
+        if self.descriptor_scaling != "none":
             descriptors = zscore(descriptors, descriptors[rows])
+        if self.descriptor_scaling == "balanced":
+            spectral, spatial = descriptors.tensor_split([2 * self.spectral_dim], dim=1)
+            descriptors = torch.cat([spectral / spectral.shape[1] ** 0.5, spatial / spatial.shape[1] ** 0.5], dim=1)
         labels = self.cluster(descriptors[rows])
         nearest = nearest_cluster(descriptors, descriptors[rows], labels).index_copy(0, rows, labels)
         weights = num_samples(uploads) if self.cluster_weights == "samples" else torch.ones(len(uploads), dtype=torch.float64)

@@ -10,7 +10,7 @@ from torch import Tensor
 Distance = Literal["cosine", "euclidean"]
 
 
-def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, restarts: int = 16, iterations: int = 100) -> Tensor:
+def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, restarts: int = 64, iterations: int = 100) -> Tensor:
     """Lloyd's algorithm from several k-means++ starts, all at once; the start with the smallest inertia wins.
 
     Args:
