@@ -6,7 +6,19 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 
-from fedrs_lightning.data import ClientLoader, Domain, Domains, FederatedDataset, FolderSegmentation, LoveDA, Potsdam, Vaihingen
+from fedrs_lightning.data import (
+    ClientLoader,
+    Domain,
+    Domains,
+    FederatedDataset,
+    FolderDomains,
+    FolderSegmentation,
+    LoveDA,
+    Potsdam,
+    Vaihingen,
+)
+from fedrs_lightning.data.synth.aerial import AerialSample
+from fedrs_lightning.data.synth.aerial_files import write_sample
 from fedrs_lightning.errors import ConfigError, DataError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "data"
@@ -243,6 +255,10 @@ def test_own_rasters_as_domains(tmp_path, layouts):
     assert batch["image"].shape == (4, 4, 20, 20)
     assert abs(float(batch["image"].mean())) < 0.3
     assert dataset.in_channels == 4
+    short = FolderDomains(str(tmp_path), ["north", "south"], 2, {"a": 1, "b": 2}, 4, None, "uint16", [0], crop_size=20)
+    assert json.dumps(short.federation(0).manifest) == json.dumps(federation.manifest)  # the same, and the same packs
+    with pytest.raises(ConfigError, match="subfolders must name at least one folder"):
+        FolderDomains(str(tmp_path), [], 2, {"a": 1}, 4)
     with pytest.raises(ConfigError, match="no published statistics for domain north"):
         Domains(folders, str(tmp_path))
 
@@ -289,7 +305,7 @@ def test_shipped_configs_build(path):
     if isinstance(dataset, Domains):
         assert all(Path(domain.dataset.root).parts[0] == "elsewhere" for domain in dataset.domains)
         clients = [domain.num_clients for domain in dataset.domains]
-        assert sum(clients) in (10, 6, 2)
+        assert sum(clients) in (10, 6, 4, 2)
 
 
 def test_shipped_federations_on_small_data(data):
@@ -297,7 +313,7 @@ def test_shipped_federations_on_small_data(data):
     for path in sorted(CONFIGS.glob("*.yaml")):
         parser = ArgumentParser(exit_on_error=False)
         parser.add_subclass_arguments(FederatedDataset, "data", required=True)
-        if path.stem.startswith(("eurosat", "own_", "potsdam_vaihingen_real")):
+        if path.stem.startswith(("eurosat", "own_", "potsdam_vaihingen_")):
             continue
         arguments = ["--data", str(path), "--data.init_args.root", str(data), "--data.init_args.crop_size", "16"]
         dataset = parser.instantiate(parser.parse_args([*arguments, "--data.init_args.by", "crop"])).data
@@ -308,6 +324,20 @@ def test_shipped_federations_on_small_data(data):
         sizes = [len(client.train) for client in federation.clients]
         assert (max(sizes) == min(sizes)) == dataset.equal, path
         json.dumps(federation.manifest, allow_nan=False)
+
+
+def test_synthetic_samples_say_so(tmp_path):
+    for number, name in enumerate(("potsdam", "vaihingen")):
+        write_sample(tmp_path / name, AerialSample(name, side=160, spectral_shift=1.0, domain=number))
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedDataset, "data", required=True)
+    config = str(CONFIGS / "potsdam_vaihingen_synthetic.yaml")
+    dataset = parser.instantiate(parser.parse_args(["--data", config, "--data.init_args.root", str(tmp_path)])).data
+    dataset.prepare()
+    federation = dataset.federation(0)
+    assert federation.manifest["synthetic"]["parameters"]["spectral_shift"] == 1.0
+    assert len(federation.clients) == 4
+    assert [about["unknown_pixels"] for about in federation.manifest["domains"]] == [{}, {}]
 
 
 def test_the_real_crops(data_root):
@@ -321,7 +351,7 @@ def test_the_real_crops(data_root):
         crop_size=128,
         normalise="train",
     )
-    assert federation.manifest["synthetic"] is False
+    assert federation.manifest["synthetic"] is None
     assert [len(client.train) for client in federation.clients] == [12, 12]
     shares = np.asarray(federation.manifest["test"]["class_pixels"]) / sum(federation.manifest["test"]["class_pixels"])
     assert shares == pytest.approx([0.307, 0.256, 0.257, 0.146, 0.034], abs=0.005)

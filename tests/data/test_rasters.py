@@ -109,6 +109,10 @@ def test_broken_files_are_named_with_a_remedy(tmp_path, layouts):
     path.write_bytes(whole[: len(whole) * 2 // 3])
     with pytest.raises(DataError, match=r"a\.tif: cannot be .*from the archive"):
         read_whole(path)
+    path = layouts.tiff(tmp_path / "plain.tif", noise(3, 64, 64))
+    path.write_bytes(path.read_bytes()[:9000])
+    with pytest.raises(DataError, match=r"plain\.tif: cannot be .*from the archive"):
+        read_whole(path)
     Image.fromarray(noise(3, 64, 64).transpose(1, 2, 0)).save(tmp_path / "b.png")
     (tmp_path / "b.png").write_bytes((tmp_path / "b.png").read_bytes()[:3000])
     with pytest.raises(DataError, match=r"b\.png: cannot be decoded .*from the archive"):

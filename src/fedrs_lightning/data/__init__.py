@@ -1,6 +1,7 @@
 """Data sets, partitions, packs and loaders. The names here are those that configs use as short class names."""
 
 from fedrs_lightning.data.datasets.eurosat import EuroSAT
+from fedrs_lightning.data.datasets.folder_domains import FolderDomains
 from fedrs_lightning.data.datasets.folder_segmentation import FolderSegmentation
 from fedrs_lightning.data.datasets.loveda import LoveDA
 from fedrs_lightning.data.datasets.potsdam import Potsdam
@@ -22,6 +23,7 @@ __all__ = [
     "EuroSAT",
     "FederatedDataset",
     "Federation",
+    "FolderDomains",
     "FolderSegmentation",
     "LoveDA",
     "Partition",

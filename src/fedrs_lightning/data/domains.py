@@ -185,7 +185,7 @@ class Domains(FederatedDataset):
         manifest = {
             "dataset": "+".join(domain.name for domain in self.domains),
             "label": self.label,
-            "synthetic": any(survey.facts.get("synthetic") for survey in surveys),
+            "synthetic": next((made for survey in surveys if (made := survey.facts["synthetic"])), None),
             "seed": used,
             "crops": {
                 "size": self.crop_size,

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from fedrs_lightning.data.datasets.eurosat_files import is_junk
 from fedrs_lightning.data.rasters import Rows, Window
 from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.files import read_json
 
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """Customary normalisation of the aerial benchmarks (also that of the LoveDA authors), in grey levels."""
@@ -235,6 +236,12 @@ def synthetic_marker(folder: Path, levels: int = 3) -> Path | None:
         if (place / "SYNTHETIC.json").is_file():
             return place / "SYNTHETIC.json"
     return None
+
+
+def synthetic_facts(folder: Path) -> dict[str, Any] | None:
+    """Content of `SYNTHETIC.json`, for the manifest; None for real data."""
+    marker = synthetic_marker(folder)
+    return None if marker is None else dict(read_json(marker))
 
 
 def numeric(name: str) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from fedrs_lightning.data.tiles import (
     existing_folder,
     numeric,
     one_of,
-    synthetic_marker,
+    synthetic_facts,
 )
 from fedrs_lightning.errors import ConfigError, DataError
 
@@ -166,7 +166,7 @@ class FolderSegmentation(TileDataset):
                 raise DataError(f"{top / self.images}: test_tiles names every image; leave some for training")
         else:
             train, test = by_position(train)
-        return Survey(train, test, top, {"variant": "folder", "synthetic": synthetic_marker(top) is not None})
+        return Survey(train, test, top, {"variant": "folder", "synthetic": synthetic_facts(top)})
 
     def _tiles(self, top: Path, images: str, labels: str) -> list[Tile]:
         found, known = self._named(top / images, self.image_ending), self._named(top / labels, self.label_ending)

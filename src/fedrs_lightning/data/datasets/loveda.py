@@ -24,7 +24,7 @@ from fedrs_lightning.data.tiles import (
     existing_folder,
     nothing_found,
     one_of,
-    synthetic_marker,
+    synthetic_facts,
 )
 from fedrs_lightning.errors import DataError
 
@@ -215,7 +215,7 @@ class LoveDA(TileDataset):
             "variant": found.variant,
             "test_set": "the last quarter of each training image" if self.split == "by_position" else "Val",
             "outside_official_ranges": len(found.misplaced),
-            "synthetic": synthetic_marker(found.folder) is not None,
+            "synthetic": synthetic_facts(found.folder),
         }
         return Survey(train, test, found.folder, facts)
 

@@ -37,7 +37,7 @@ from fedrs_lightning.data.tiles import (
     nothing_found,
     numeric,
     one_of,
-    synthetic_marker,
+    synthetic_facts,
     walk,
 )
 from fedrs_lightning.errors import ConfigError, DataError
@@ -234,7 +234,7 @@ class Vaihingen(TileDataset):
         if found.unknown:
             raise DataError(f"{found.unknown[0]}: is none of the 33 Vaihingen areas; rename it or move it out of the folder")
         train, test, facts = self._converted(found.converted) if found.converted else self._official(found)
-        facts |= {"skipped": list(self.skip_tiles), "synthetic": synthetic_marker(found.folder) is not None}
+        facts |= {"skipped": list(self.skip_tiles), "synthetic": synthetic_facts(found.folder)}
         if self.split == "by_position":
             train, test = by_position(sorted([*train, *test], key=lambda tile: numeric(tile.id)))
         if not train:
