@@ -13,7 +13,7 @@ from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods import FedAvg, FedDAP
 from fedrs_lightning.methods.base import FedAvg as Base
 from fedrs_lightning.seeding import rng_stream
-from fedrs_lightning.tasks import ClassificationTask
+from fedrs_lightning.tasks import ClassificationTask, SegmentationTask
 from fedrs_lightning.types import Client, Local, Output, Upload
 
 from .conftest import CLASSES, SIZES, make_segmentation_federation, small_segmentation_task
@@ -101,6 +101,18 @@ def test_without_its_terms_it_is_federated_averaging(options, segmentation_run):
     full = segmentation_run(partial(feddap, **options), num_rounds=3)
     assert any(not torch.equal(full.server[key], value) for key, value in plain.server.items())
     assert [record["cohort"] for record in neutral.history] == [record["cohort"] for record in plain.history]
+
+
+def test_neutral_also_with_random_layers_and_another_memory_format(segmentation_run):
+    """Segformer draws random paths in training; channels_last changes which kernels add up the gradients."""
+    tasks = {
+        "segformer": partial(SegmentationTask, "segformer", "mit_b0", CLASSES, 3, "ce_dice", decoder_channels=8),
+        "channels_last": small_segmentation_task,
+    }
+    for name, task in tasks.items():
+        options = {"channels_last": name == "channels_last"}
+        plain, neutral = (segmentation_run(m, num_rounds=2, make_task=task, options=options) for m in (FedAvg, partial(feddap, **OFF)))
+        assert all(torch.equal(neutral.server[key], value) for key, value in plain.server.items()), name
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
@@ -301,6 +313,23 @@ def test_terms_and_gradients_are_finite(labels, valid, supervised):
     assert bool(gradients["model.feddap.spectral.mlp.2.bias"].abs().max() > 1e-6) == supervised  # drift is flat at the anchors
     small = batch_of(labels)["mask"][:, ::4, ::4]
     assert local.scratch["counts"].tolist() == [int((small == number).sum()) for number in range(CLASSES)]
+
+
+def test_half_precision_stops_in_front_of_sums_and_losses():
+    method, task, _, server = hooks(anchor_source="last_epoch")
+    server, batch = with_anchors(server, [True] * 3), batch_of([0, 1, 2])
+    task.eval()
+    local, terms = visit(method, task, server, batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low, rough = visit(method, task, server, batch)
+        exact = low.scratch["sums"].norm(dim=1)
+    assert {term.dtype for term in rough.values()} == {torch.float32}
+    assert low.memory["feddap/descriptor"].dtype == torch.float32
+    torch.testing.assert_close(rough, terms, rtol=0.03, atol=0.01)
+    assert bool((exact <= low.scratch["counts"]).all())  # sums of unit vectors
+    pixels = F.normalize(task.model.feddap.head(task(batch["image"]).embedding), dim=1).permute(0, 2, 3, 1)
+    inside = batch["mask"][:, ::4, ::4] == 1
+    torch.testing.assert_close(local.scratch["sums"][1].float(), pixels[inside].sum(0), rtol=1e-4, atol=1e-4)
 
 
 def test_warm_up_uses_no_anchor():

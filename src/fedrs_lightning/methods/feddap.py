@@ -318,7 +318,8 @@ class FedDAP(FedAvg):
 
     def _count(self, local: Local, embedding: Tensor, labels: Tensor, samples: int) -> None:
         """Add a batch to the sums and counts of the pass that is under way; a new pass starts them anew."""
-        sums, counts = class_statistics(embedding, labels, len(local.scratch["valid"]))
+        with full_precision(embedding):
+            sums, counts = class_statistics(embedding, labels, len(local.scratch["valid"]))
         if local.scratch["samples"] % local.client.num_samples:
             sums, counts = sums + local.scratch["sums"], counts + local.scratch["counts"]
         local.scratch["sums"], local.scratch["counts"] = sums, counts
