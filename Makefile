@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo test lint format smoke bench slow clean
+.PHONY: help setup demo demo-segmentation test lint format smoke bench slow clean
 
 help: ## list the targets
 	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*## /\t/" | column -t -s "$$(printf "\t")"
@@ -29,6 +29,14 @@ sample-data/eurosat/SYNTHETIC.json: | setup
 demo: setup sample-data/eurosat/SYNTHETIC.json ## sample data, a FedMAD run, its table and learning curves (5 minutes)
 	$(BIN)/fedrs fit --config experiments/quickstart.yaml
 	$(BIN)/fedrs plot runs/quickstart --out runs/quickstart/curves.png
+
+SHIFT := --size small --spectral-shift 0.6 --spatial-shift 0.6 --side 384 --gsd-factor 4
+
+sample-data/aerial/%/SYNTHETIC.json: | setup
+	$(BIN)/fedrs data synth $* --out sample-data/aerial/$* --domain $(if $(filter potsdam,$*),0,1) $(SHIFT)
+
+demo-segmentation: setup sample-data/aerial/potsdam/SYNTHETIC.json sample-data/aerial/vaihingen/SYNTHETIC.json ## the same for FedDAP on synthetic aerial tiles (5 minutes)
+	$(BIN)/fedrs fit --config experiments/feddap_quickstart.yaml
 
 test: setup ## all tests (under 12 minutes on two cores)
 	$(BIN)/python -m pytest
