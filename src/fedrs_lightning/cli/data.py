@@ -83,7 +83,7 @@ def _synth(argv: list[str]) -> int:
         "--class-spectral", action="store_true", help="let S move vegetation more than the ground, and roofs and cars less"
     )
     aerials.add_argument("--side", type=int, metavar="PIXELS", help="of a tile, 64 to 4096")
-    aerials.add_argument("--gsd-factor", type=float, default=1.0, metavar="F", help="pixels F times larger on the ground (default 1)")
+    aerials.add_argument("--gsd-factor", type=float, metavar="F", help="pixels F times larger on the ground (default 1)")
     listed = "; ".join(f"{name}: {', '.join(names)}" for name, names in layouts.items())
     parser.add_argument("--layout", metavar="NAME", help=f"{listed} (default: the first)")
     listed = "; ".join(f"{name}: {', '.join(names)}" for name, names in faults.items())
@@ -93,8 +93,8 @@ def _synth(argv: list[str]) -> int:
     command = ["fedrs", "data", "synth", *argv]
     if options.dataset != "eurosat":
         return _synth_aerial(options, injected, command)
-    for name in ("domain", "side", "class_spectral"):
-        if getattr(options, name):
+    for name in ("domain", "side", "gsd_factor", "class_spectral"):
+        if getattr(options, name) is not None and getattr(options, name) is not False:
             raise ConfigError(f"--{name.replace('_', '-')} is for potsdam, vaihingen and loveda; leave it out")
     sample = eurosat.EuroSATSample(
         seed=options.seed,
@@ -129,7 +129,7 @@ def _synth_aerial(options: argparse.Namespace, injected: tuple[str, ...], comman
             domain=domain,
             class_spectral=options.class_spectral,
             layout=options.layout or "official",
-            gsd_factor=options.gsd_factor,
+            gsd_factor=1.0 if options.gsd_factor is None else options.gsd_factor,
             defects=injected,
         )
         out = options.out / f"domain{domain}" if every else options.out
