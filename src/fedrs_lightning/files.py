@@ -54,14 +54,16 @@ def naming_the_place(path: Path) -> Iterator[None]:
         yield
     except SafetensorError as error:  # its messages end with "I/O error: No space left on device (os error 28)"
         reason = str(error).rpartition("I/O error: ")[2].partition(" (os error")[0]
-        raise RunError(f"{path}: cannot be written ({reason}){_REMEDY}") from None
+        raise RunError(f"{path}: {reason}; {_remedy(reason)}") from None
     except OSError as error:
         if error.errno not in _PLACE_NUMBERS:
             raise
-        raise RunError(f"{error.filename or path}: {error.strerror}{_REMEDY}") from None
+        raise RunError(f"{error.filename or path}: {error.strerror}; {_remedy(str(error.strerror))}") from None
 
 
-_REMEDY = "; free space, mend the permissions or choose another folder, then run the same command again: finished rounds are kept"
+def _remedy(reason: str) -> str:
+    full = any(word in reason.lower() for word in ("space", "quota"))
+    return f"{'free some' if full else 'mend it or choose another folder'}, then run the same command again: finished rounds are kept"
 
 
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:

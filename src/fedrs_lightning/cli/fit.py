@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import time
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedrs_lightning.cli.process import prepare_process
-from fedrs_lightning.errors import ConfigError, FedrsError
+from fedrs_lightning.cli.process import run_settings
+from fedrs_lightning.engine.ranks import KEEPS
+from fedrs_lightning.errors import ConfigError, FedrsError, LostContact, TrainingError
 
 if TYPE_CHECKING:
     import lightning as L
-    from jsonargparse import Namespace
+    from jsonargparse import ArgumentParser, Namespace
 
     from fedrs_lightning.data import Federation
     from fedrs_lightning.engine.engine import Engine
+    from fedrs_lightning.engine.loggers import RoundLogger
     from fedrs_lightning.results.store import RunStore
 
 HELP = "run one federated experiment, or continue it"
@@ -22,88 +28,95 @@ HELP = "run one federated experiment, or continue it"
 
 def main(argv: Sequence[str]) -> int:
     """Parse, launch the ranks, train, sum up. Returns the exit code."""
-    prepare_process()
-    from fedrs_lightning.cli.parser import parse
+    with run_settings():
+        try:
+            return _main(argv)
+        except (FedrsError, KeyboardInterrupt) as error:
+            if _rank() != 0:
+                return _leave(error)
+            if isinstance(error, KeyboardInterrupt):
+                print(f"fedrs fit: interrupted; {KEEPS}", file=sys.stderr)
+                return 130
+            raise
+
+
+def _leave(error: BaseException) -> int:
+    """End a rank other than 0. What all ranks know rank 0 says, and ends; what it does not know is said here."""
+    if isinstance(error, FedrsError) and not isinstance(error, LostContact):
+        time.sleep(5.0)
+        print(f"fedrs fit: {' '.join(str(error).split())} (rank {_rank()})", file=sys.stderr)
+    return 2
+
+
+def _main(argv: Sequence[str]) -> int:
+    import torch
+
+    from fedrs_lightning.cli.parser import parse, resolved
+    from fedrs_lightning.cli.run_directory import run_directory
+    from fedrs_lightning.files import naming_the_place
+    from fedrs_lightning.results.store import RunStore
 
     parser, config = parse(argv)
-    try:
-        return run(parser, config)
-    except (FedrsError, KeyboardInterrupt):
-        if _rank() == 0:
-            raise
-        # All ranks fail with the same words, and rank 0 says them. A rank that rank 0 started must not end with an
-        # error of its own meanwhile; for other launchers the exit code is how they learn of the failure.
-        return 0 if _started_by_rank_zero() else 2
-
-
-def run(parser: Any, config: Namespace) -> int:
-    """Run a parsed configuration."""
-    from fedrs_lightning.cli.parser import config_hash, experiment_name, resolved
-    from fedrs_lightning.cli.quiet import quieten
-    from fedrs_lightning.cli.run_directory import check_run, run_directory
-    from fedrs_lightning.engine.callbacks import ProgressBars
-    from fedrs_lightning.engine.engine import Engine
-    from fedrs_lightning.engine.preemption import Preemption, requeue
-    from fedrs_lightning.engine.strategy import end_with_parent, started_externally
-    from fedrs_lightning.results.store import RunStore
-    from fedrs_lightning.seeding import rng_stream
-
-    quieten()
     plain = resolved(parser, config)
     store = RunStore(run_directory(config, plain))
-    method = plain["method"]["class_path"].rpartition(".")[2]
-    if _rank() == 0 and check_run(store, plain, config.resume) == "complete":
-        _report(store, "this run is complete")
+    try:
+        with naming_the_place(store.path):
+            return run(parser, config, plain, store)
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(
+            f"{str(error).splitlines()[0]} Lower schedule.batch_size, schedule.eval_batch_size or the ranks on a GPU"
+        ) from None
+
+
+def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store: RunStore) -> int:
+    """Run a parsed configuration in its run directory.
+
+    Args:
+        parser: that parsed.
+        config: what it parsed.
+        plain: the same, resolved to plain values.
+        store: the run directory.
+    """
+    from fedrs_lightning.cli.parser import instantiate
+    from fedrs_lightning.cli.run_directory import check_run
+    from fedrs_lightning.engine.callbacks import ProgressBars
+    from fedrs_lightning.engine.ranks import watched
+    from fedrs_lightning.engine.strategy import started_externally
+
+    # Every rank asks: under torchrun and srun a complete run must end on all of them.
+    if check_run(store, plain, config.resume) == "complete":
+        if _rank() == 0:
+            _report(store, "this run is complete")
         return 0
-    with rng_stream(config.seed, "model"):
-        parts = parser.instantiate(config)
+    parts = instantiate(parser, config)
+    if parts.fabric.compile:
+        _require_compiler()
     if _local_rank() == 0:
         parts.data.prepare()  # before further ranks start: a wrong folder is reported once and at once
     loggers, ids = _loggers(store, config, plain)
     # Ranks of an external launcher are there already, and the first of each machine may still be preparing the data.
     federation = None if started_externally() else parts.data.federation(config.seed)
     fabric = _launch(parts, federation, [ProgressBars()], loggers)
-    if _started_by_rank_zero():
-        end_with_parent()
-    fabric.barrier()
-    federation = federation or parts.data.federation(config.seed)
-    parts.task.optimizer = parts.optimizer
-    engine = Engine(
-        fabric,
-        parts.task,
-        parts.method,
-        federation,
-        parts.schedule,
-        seed=config.seed,
-        path=store.path,
-        name=f"{experiment_name(config)}/{config.run.label or method}",
-        channels_last=parts.fabric.channels_last,
-        compile=parts.fabric.compile,
-        upload_memory=parts.fabric.upload_memory * 2**30,
-        keep_checkpoints=parts.run.keep_checkpoints,
-        preemption=Preemption(),
-    )
-    engine.loggers = ids
-    _open(engine, store, plain, federation, parser, config)
-    engine.resume()
-    _replay(engine, store)
-    engine.fit()
-    if engine.preempted and engine.round < engine.schedule.num_rounds:
-        if engine.rank == 0:
-            job = requeue()
-            print(f"fedrs fit: warned by the scheduler; round {engine.round} is saved" + (f", job {job} is requeued" if job else ", run the same command to continue"))
-        return 0
-    if engine.rank == 0:
-        facts = {"experiment": experiment_name(config), "method": method, "config_hash": config_hash(plain), "label": config.run.label}
-        _conclude(engine, store, parts.data.class_names, federation, facts, draw=config.run.plot)
-        for logger in fabric.loggers:
-            logger.finalize("success")
-        _report(store, "done")
-    engine.exchange.barrier()
+    with watched(fabric):
+        fabric.barrier()
+        federation = federation or parts.data.federation(config.seed)
+        engine = _engine(parts, fabric, federation, config, plain, store)
+        status = "failed"
+        try:
+            done = _train(engine, store, plain, config, federation, loggers, ids)
+            status = "success"
+        finally:
+            if engine.rank == 0:
+                for logger in loggers:
+                    logger.finalize(status)
+        if done and engine.rank == 0:
+            _conclude(engine, store, parts.data.class_names, federation, plain, config)
+            _report(store, "done")
+        engine.exchange.barrier()
     return 0
 
 
-def _launch(parts: Any, federation: Federation | None, callbacks: list[Any], loggers: list[Any]) -> L.Fabric:
+def _launch(parts: Any, federation: Federation | None, callbacks: list[Any], loggers: list[RoundLogger]) -> L.Fabric:
     visits = 1 if federation is None or parts.method.pools_clients else len(federation.clients)
     num_clients = min(visits, parts.schedule.clients_per_round or visits)
     try:
@@ -114,73 +127,159 @@ def _launch(parts: Any, federation: Federation | None, callbacks: list[Any], log
     return fabric
 
 
-def _loggers(store: RunStore, config: Namespace, plain: dict[str, Any]) -> tuple[list[Any], dict[str, str]]:
+def _engine(parts: Any, fabric: L.Fabric, federation: Federation, config: Namespace, plain: dict[str, Any], store: RunStore) -> Engine:
+    from fedrs_lightning.engine.engine import Engine
+    from fedrs_lightning.engine.preemption import Preemption
+
+    engine = Engine(
+        fabric,
+        parts.task,
+        parts.method,
+        federation,
+        parts.schedule,
+        seed=config.seed,
+        path=store.path,
+        name=f"{plain['run']['name']}/{config.run.label or method_name(plain)}",
+        channels_last=parts.fabric.channels_last,
+        compile=parts.fabric.compile,
+        upload_memory=parts.fabric.upload_memory * 2**30,
+        keep_checkpoints=parts.run.keep_checkpoints,
+        preemption=Preemption(),
+    )
+    cohort = engine.sampler.size or len(engine.clients)
+    if engine.rank == 0 and engine.world_size > cohort:
+        idle = engine.world_size - cohort
+        warnings.warn(
+            f"{engine.world_size} ranks for {cohort} client(s) a round: {idle} rank(s) stand idle; lower --fabric.devices", stacklevel=2
+        )
+    return engine
+
+
+def _train(
+    engine: Engine,
+    store: RunStore,
+    plain: dict[str, Any],
+    config: Namespace,
+    federation: Federation,
+    loggers: Sequence[RoundLogger],
+    ids: dict[str, str],
+) -> bool:
+    """Run what is left to run; False when the scheduler's warning ended it early."""
+    from fedrs_lightning.engine.engine import logged
+    from fedrs_lightning.engine.preemption import requeue
+
+    _open(engine, store, plain, federation)
+    engine.resume()
+    engine.loggers |= ids
+    failure = None
+    if engine.rank == 0:
+        try:
+            rounds = [(record["round"], logged(record)) for record in store.rounds()]
+            for logger in loggers:
+                logger.catch_up(rounds)
+        except FedrsError as error:
+            failure = error
+    engine.exchange.agree(failure)
+    engine.fit()
+    if not engine.preempted or engine.round >= engine.schedule.num_rounds:
+        return True
+    if engine.rank == 0:
+        job = requeue()
+        print(
+            f"fedrs fit: warned by the scheduler; round {engine.round} is saved, "
+            + (f"job {job} is requeued" if job else "run the same command to continue")
+        )
+    return False
+
+
+def _loggers(store: RunStore, config: Namespace, plain: dict[str, Any]) -> tuple[list[RoundLogger], dict[str, str]]:
     """Loggers of the run and the ids by which a continued run finds its own records again."""
     from fedrs_lightning.engine.checkpoint import CheckpointStore
     from fedrs_lightning.engine.loggers import build_loggers
 
     known = CheckpointStore(store.path / "checkpoints").logger_ids() if _rank() == 0 else {}
     return build_loggers(
-        config.run.loggers, store.path, known, project=config.run.wandb_project, offline=config.run.wandb_offline, config=plain, group=store.path.parent.name
+        config.run.loggers,
+        store.path,
+        known,
+        project=config.run.wandb_project,
+        offline=config.run.wandb_offline,
+        config=plain,
+        group=plain["run"]["name"],
     )
 
 
-def _open(engine: Engine, store: RunStore, plain: dict[str, Any], federation: Federation, parser: Any, config: Namespace) -> None:
+def _open(engine: Engine, store: RunStore, plain: dict[str, Any], federation: Federation) -> None:
     """Write what describes the run, before round 1; refuse data other than the run began with."""
     from fedrs_lightning.cli.run_directory import check_data, config_text, split_lists
+    from fedrs_lightning.files import naming_the_place
     from fedrs_lightning.results.environment import environment
 
+    facts = engine.exchange.collect(_device_facts(engine))
     failure = None
     if engine.rank == 0:
         try:
-            check_data(store, federation.manifest)
-            store.write_config(config_text(plain))
-            devices = None
-            store.write_environment(environment(world_size=engine.world_size, precision=plain["fabric"]["precision"], devices=devices))
-            store.write_manifest(federation.manifest)
-            store.write_split(split_lists(federation))
+            with naming_the_place(store.path):
+                check_data(store, federation.manifest)
+                store.write_config(config_text(plain))
+                store.write_environment(
+                    environment(
+                        world_size=engine.world_size,
+                        precision=plain["fabric"]["precision"],
+                        threads=facts[0][1],
+                        devices=[device for device, _ in facts],
+                    )
+                )
+                store.write_manifest(federation.manifest)
+                store.write_split(split_lists(federation))
         except FedrsError as error:
             failure = error
     engine.exchange.agree(failure)
 
 
-def _replay(engine: Engine, store: RunStore) -> None:
-    """Give finished rounds to loggers that start their file anew."""
-    from fedrs_lightning.engine.engine import logged
-    from fedrs_lightning.engine.loggers import starts_anew
+def _device_facts(engine: Engine) -> tuple[str, int]:
+    """Name of this rank's device and its number of CPU threads."""
+    import torch
 
-    if engine.rank == 0 and engine.round:
-        for record in store.rounds():
-            for logger in engine.fabric.loggers:
-                if starts_anew(logger):
-                    logger.log_metrics(logged(record), step=record["round"])
+    from fedrs_lightning.results.environment import cpu_model
+
+    device = engine.fabric.device
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model(), torch.get_num_threads()
 
 
-def _conclude(engine: Engine, store: RunStore, class_names: Sequence[str], federation: Federation, facts: dict[str, Any], draw: bool) -> None:
+def _conclude(
+    engine: Engine, store: RunStore, class_names: Sequence[str], federation: Federation, plain: dict[str, Any], config: Namespace
+) -> None:
+    """Write the result, and draw it."""
+    from fedrs_lightning.cli.parser import config_hash
     from fedrs_lightning.engine.evaluate import PROTOCOLS
     from fedrs_lightning.results.plots import plot_curves
     from fedrs_lightning.results.summary import summarise
 
     rounds = store.rounds()
     used = {key.partition("/")[0] for record in rounds for key in record["metrics"]}
+    protocol, metric = engine.headline.split("/", 1)
     members = [{"client": split.id, "name": split.name, "num_samples": len(split.train)} for split in federation.clients]
     result = summarise(
         rounds,
         store.clients(),
+        experiment=plain["run"]["name"],
+        method=method_name(plain),
+        label=config.run.label,
+        config_hash=config_hash(plain),
         seed=engine.seed,
         num_rounds=engine.schedule.num_rounds,
-        protocol=engine.evaluator.headline,
-        metric=engine.score_name,
+        protocol=protocol,
+        metric=metric,
         protocols={name: text for name, text in PROTOCOLS.items() if name in used},
         members=members,
         classes=class_names,
         synthetic_data=bool(federation.manifest.get("synthetic")),
         digest=engine.digest(),
         digest_model=engine.digest_model(),
-        **facts,
     )
     store.write_result(result)
-    if draw:
+    if config.run.plot:
         plot_curves([store], store.path / "curves.png")
 
 
@@ -191,9 +290,21 @@ def _report(store: RunStore, state: str) -> None:
     from fedrs_lightning.results.tables import collect, tabulate
 
     collection = collect([store])
-    Console().print(terminal(tabulate(collection), collection))
+    Console(highlight=False).print(terminal(tabulate(collection), collection))
     print(f"{state}; everything it wrote:")
     print(f"run directory: {store.path}")
+
+
+def method_name(plain: dict[str, Any]) -> str:
+    """Class name of the method."""
+    return str(plain["method"]["class_path"].rpartition(".")[2])
+
+
+def _require_compiler() -> None:
+    named = os.environ.get("CXX")
+    if not any(shutil.which(name) for name in ([named] if named else ["c++", "g++", "clang++"])):
+        found = f"{named} is not there" if named else "there is none"
+        raise ConfigError(f"fabric.compile needs a C++ compiler, and {found}; install g++ (or set CXX), or leave fabric.compile false")
 
 
 def _rank() -> int:
@@ -204,9 +315,3 @@ def _rank() -> int:
 
 def _local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
-
-
-def _started_by_rank_zero() -> bool:
-    from fedrs_lightning.engine.strategy import started_externally
-
-    return not started_externally() and int(os.environ.get("LOCAL_RANK", "0")) > 0

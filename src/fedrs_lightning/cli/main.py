@@ -51,15 +51,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(importlib.import_module(COMMANDS[name][0]).main(rest))
     except FedrsError as error:
-        print(f"fedrs {name}: {error}", file=sys.stderr)
+        print(f"fedrs {name}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"fedrs {name}: interrupted; the last finished round is on disk, the same command continues from it", file=sys.stderr)
+        print(f"fedrs {name}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader (head, less) went away: not an error of ours. Python would complain again when it flushes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        # The reader (head, less) went away: not an error of ours. Python would complain again when it flushes.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
+        return 141 if name == "fit" else 0  # a run that stopped in the middle has not succeeded
 
 
 if __name__ == "__main__":

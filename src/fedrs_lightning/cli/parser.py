@@ -12,16 +12,19 @@ from typing import Any, Literal
 
 os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
 
+import torch
 from jsonargparse import ArgumentParser, Namespace
 from torch import nn
 from torch.optim import Optimizer
 
-from fedrs_lightning.cli.messages import plain_message
+from fedrs_lightning.cli.messages import plain_message, refusal
+from fedrs_lightning.cli.mistakes import Schema, config_files, first_mistake
 from fedrs_lightning.data import FederatedDataset
 from fedrs_lightning.engine.engine import Schedule
 from fedrs_lightning.engine.strategy import FabricSettings
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, FedrsError
 from fedrs_lightning.methods import FedAvg
+from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.tasks import Task
 
 Resume = Literal["auto", "never"]
@@ -48,15 +51,43 @@ class RunSettings:
     name: str | None = None
     dir: Path | None = None
     label: str | None = None
-    loggers: list[LoggerName] = field(default_factory=lambda: ["csv"])  # type: ignore[arg-type]
+    loggers: list[LoggerName] = field(default_factory=lambda: ["csv"])
     wandb_project: str = "fedrs-lightning"
     wandb_offline: bool = True
     keep_checkpoints: int = 2
     plot: bool = True
 
+    def __post_init__(self) -> None:
+        if self.keep_checkpoints < 2:
+            raise ConfigError(f"run.keep_checkpoints={self.keep_checkpoints} must be at least 2, so that a damaged one has a predecessor")
 
-NEUTRAL = ("run", "resume", "fabric.accelerator", "fabric.devices", "fabric.num_nodes", "fabric.upload_memory", "data.init_args.root", "data.init_args.cache_dir")
+
+NEUTRAL = (
+    "run",
+    "resume",
+    "fabric.accelerator",
+    "fabric.devices",
+    "fabric.num_nodes",
+    "fabric.upload_memory",
+    "data.init_args.root",
+    "data.init_args.cache_dir",
+)
 """Keys that may differ between a run and its continuation: they say where it runs, not what it computes."""
+
+
+LINKED = {"data.num_classes": "task.init_args.num_classes", "data.in_channels": "task.init_args.in_channels"}
+"""What the data set knows and the task takes over."""
+
+
+def schema() -> Schema:
+    """What `build_parser` accepts, for messages about mistakes."""
+    return Schema(
+        plain={"seed": int, "resume": Resume},
+        groups={"schedule": Schedule, "fabric": FabricSettings, "run": RunSettings},
+        classes={"data": FederatedDataset, "task": Task, "method": FedAvg, "optimizer": Optimizer},
+        defaults={"optimizer": torch.optim.Adam},
+        given={"task": frozenset(target.rpartition(".")[2] for target in LINKED.values())},
+    )
 
 
 def build_parser() -> ArgumentParser:
@@ -69,7 +100,9 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_argument("--config", action="config", help="YAML file; repeatable")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run; every random stream derives from it")
-    parser.add_argument("--resume", type=Resume, default="auto", help="auto continues an interrupted run, never refuses a run directory that exists")
+    parser.add_argument(
+        "--resume", type=Resume, default="auto", help="auto continues an interrupted run, never refuses a run directory that exists"
+    )
     parser.add_subclass_arguments(FederatedDataset, "data", required=True, help="data set and its clients")
     parser.add_subclass_arguments(Task, "task", required=True, help="network, loss and metrics")
     parser.add_subclass_arguments(FedAvg, "method", required=True, help="federated method")
@@ -82,8 +115,8 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_class_arguments(FabricSettings, "fabric", sub_configs=True)
     parser.add_class_arguments(RunSettings, "run", sub_configs=True)
-    parser.link_arguments("data.num_classes", "task.init_args.num_classes", apply_on="instantiate")
-    parser.link_arguments("data.in_channels", "task.init_args.in_channels", apply_on="instantiate")
+    for source, target in LINKED.items():
+        parser.link_arguments(source, target, apply_on="instantiate")
     return parser
 
 
@@ -94,13 +127,37 @@ def parse(arguments: Sequence[str]) -> tuple[ArgumentParser, Namespace]:
         ConfigError: one line with the key, what is wrong, and the nearest valid name.
         SystemExit: after --help and --print_config.
     """
+    config_files(arguments)  # the parser neither names the line of a mistake nor minds a key that stands twice
     parser = build_parser()
     try:
-        return parser, parser.parse_args(list(arguments))
+        config = parser.parse_args(list(arguments))
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and not error.code:
             raise
-        raise ConfigError(plain_message(parser, error)) from None
+        raise ConfigError(first_mistake(schema(), arguments) or plain_message(error)) from None
+    for option in LINKED.values():
+        if config.get(option) is not None:
+            raise ConfigError(f"{option} follows from the data set; leave it out")
+    return parser, config
+
+
+def instantiate(parser: ArgumentParser, config: Namespace) -> Any:
+    """The objects that a configuration names: `data`, `task` (with its optimiser), `method`, `schedule`, `fabric`, `run`.
+
+    Raises:
+        ConfigError: a constructor refuses its arguments.
+    """
+    try:
+        with rng_stream(config.seed, "model"):
+            parts = parser.instantiate(config)
+    except (FedrsError, TypeError, ValueError) as error:
+        raise ConfigError(refusal(error)) from None
+    parts.task.optimizer = parts.optimizer
+    try:
+        parts.task.configure_optimizers()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"optimizer: {' '.join(str(error).split())}") from None
+    return parts
 
 
 def experiment_name(config: Namespace) -> str:
@@ -135,5 +192,3 @@ def deciding(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
-
-

@@ -1,16 +1,66 @@
-"""Settings of the process that must be made before torch is loaded."""
+"""Settings of the process that a run changes: some must be made before torch is loaded, all are put back afterwards."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import logging
 import os
+import signal
 import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+
+from fedrs_lightning.cli.quiet import LIBRARIES, quieten
+from fedrs_lightning.engine.ranks import RANK_ZERO
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # names of glibc's mallopt(3)
+_VARIABLES = (
+    *("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG"),
+    *("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", RANK_ZERO),
+    *("WANDB_MODE", "WANDB_SILENT"),
+)
+
+
+@contextlib.contextmanager
+def run_settings() -> Iterator[None]:
+    """Make a process ready for a run and put back what the run changes, so that `main` may be called again and again.
+
+    Every rank calls it, before torch is loaded. Warnings become one plain line each, launch chatter is silenced.
+    """
+    variables = {name: os.environ.get(name) for name in _VARIABLES}
+    levels = {name: logging.getLogger(name).level for name in LIBRARIES}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    prepare_process()
+    with warnings.catch_warnings():
+        if started_by_rank_zero():
+            follow_rank_zero()
+        import lightning  # noqa: F401  (sets the levels of its loggers when it is loaded)
+        import torch
+
+        threads = torch.get_num_threads()
+        deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        quieten()
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
+            for name, value in variables.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 def prepare_process() -> None:
-    """Make CPU training quiet towards its neighbours and towards the kernel. Every rank calls it.
+    """Make CPU training quiet towards its neighbours and towards the kernel. Every rank calls it before torch is loaded.
 
     `OMP_WAIT_POLICY=PASSIVE`: OpenMP threads that wait by spinning take the core from other ranks on shared machines.
     glibc's allocator: tensors above its limit would be mapped and unmapped at every step. Both give way to the variables
@@ -26,3 +76,24 @@ def prepare_process() -> None:
         mallopt(_MMAP_THRESHOLD, 2**30)
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_TOP_PAD, 2**28)
+
+
+def started_by_rank_zero() -> bool:
+    """Whether rank 0 of this run started this process."""
+    return RANK_ZERO in os.environ and int(os.environ.get("LOCAL_RANK", "0")) > 0
+
+
+def follow_rank_zero(every: float = 0.5) -> None:
+    """End soon after rank 0 is gone, instead of training on for nobody; leave Ctrl-C to rank 0, which tells the user.
+
+    Ctrl-C in a terminal comes to all processes at once.
+    """
+    parent = int(os.environ[RANK_ZERO])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(every)
+        os._exit(2)
+
+    threading.Thread(target=watch, daemon=True, name="rank-zero-watch").start()

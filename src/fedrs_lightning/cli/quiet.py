@@ -7,10 +7,12 @@ import sys
 import warnings
 from typing import TextIO
 
+LIBRARIES = ("lightning", "lightning.fabric", "lightning.pytorch")
+
 
 def quieten() -> None:
     """Silence launch chatter of Lightning and print warnings without source lines."""
-    for name in ("lightning.fabric", "lightning.pytorch", "lightning"):
+    for name in LIBRARIES:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", r".*`srun` command is available.*")
     warnings.showwarning = _one_line

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +18,14 @@ if TYPE_CHECKING:
 
     from fedrs_lightning.data import Federation
 
+_PLACES = ("folder", "folders", "decoder")
+"""What may change in the manifest of the data: where they lie and how they were read; hashes say whether they are the same."""
+
 _CONFIG = "config.yaml"
-_OURS = {_CONFIG, "environment.json", "data.json", "split.json", "rounds.jsonl", "clients.jsonl", "checkpoints", "clients", "spool"}
+_OURS = {
+    *(_CONFIG, "environment.json", "data.json", "split.json", "rounds.jsonl", "clients.jsonl", "metrics.csv"),
+    *("checkpoints", "clients", "spool", "tensorboard", "wandb"),
+}
 
 
 def run_directory(config: Namespace, plain: dict[str, Any]) -> Path:
@@ -35,10 +43,9 @@ def check_run(store: RunStore, plain: dict[str, Any], resume: Resume) -> str:
         RunError: it belongs to another configuration (names the differing keys), to something else, or exists under
             `--resume never`.
     """
+    _require_folder(store.path)
     if not store.path.exists():
         return "empty"
-    if not store.path.is_dir():
-        raise RunError(f"{store.path}: is a file; choose another --run.dir or --run.root")
     if not (store.path / _CONFIG).exists():
         foreign = sorted(path.name for path in store.path.iterdir() if path.name not in _OURS and not path.name.startswith("."))
         if foreign:
@@ -46,13 +53,37 @@ def check_run(store: RunStore, plain: dict[str, Any], resume: Resume) -> str:
         return "empty"
     if resume == "never":
         raise RunError(f"{store.path}: already holds this run; use --resume auto to continue it, or another --run.root")
-    before, now = deciding(store.config()), deciding(plain)
-    differ = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    differ = _differences(deciding(store.config()), deciding(plain))
     if differ:
-        changes = ", ".join(f"{key} ({before.get(key)!r} there, {now.get(key)!r} now)" for key in differ[:5])
         more = f" and {len(differ) - 5} more" if len(differ) > 5 else ""
-        raise RunError(f"{store.path}: holds a run of another configuration: {changes}{more}; choose another --run.dir")
+        raise RunError(f"{store.path}: holds a run of another configuration: {', '.join(differ[:5])}{more}; choose another --run.dir")
     return store.status
+
+
+def _require_folder(path: Path) -> None:
+    """Whether the run directory is there or can be made, asked before hours of work."""
+    above = path
+    while not above.exists() and above.parent != above:
+        above = above.parent
+    if not above.is_dir():
+        raise RunError(f"{above}: is a file, where the folder of the run should be; choose another --run.dir or --run.root")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise RunError(f"{above}: no permission to write there; choose another --run.root, or mend the permissions")
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Differing keys with both values; arguments of a class that is another one are not told apart."""
+    keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    classes = [key.removesuffix("class_path") for key in keys if key.endswith(".class_path")]
+    told = [key for key in keys if not any(key.startswith(f"{name}init_args.") for name in classes)]
+    return [f"{key} ({_value(before, key)} there, {_value(now, key)} now)" for key in told]
+
+
+def _value(values: dict[str, Any], key: str) -> str:
+    value = values.get(key, "nothing")
+    if key.endswith(".class_path"):
+        return str(value).rpartition(".")[2]
+    return str(value) if isinstance(value, str) else json.dumps(value)
 
 
 def check_data(store: RunStore, manifest: dict[str, Any]) -> None:
@@ -64,10 +95,19 @@ def check_data(store: RunStore, manifest: dict[str, Any]) -> None:
     before = store.manifest()
     if before is None:
         return
-    moved = ("root", "cache", "source")  # where the data lies may change, what it is may not
-    differ = sorted(key for key in before.keys() | manifest.keys() if key not in moved and before.get(key) != manifest.get(key))
+    before, now = _content(before), _content(json.loads(json.dumps(manifest)))
+    differ = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if differ:
-        raise RunError(f"{store.path}: the data differ from those the run began with ({', '.join(differ)} in data.json); restore them or start a new run")
+        raise RunError(
+            f"{store.path}: the data are not those that the run began with (data.json differs in {', '.join(differ)}); "
+            "restore them, or start a new run with another --run.root"
+        )
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _content(inner) for key, inner in value.items() if key not in _PLACES and not key.endswith("root")}
+    return [_content(inner) for inner in value] if isinstance(value, list) else value
 
 
 def config_text(plain: dict[str, Any]) -> str:

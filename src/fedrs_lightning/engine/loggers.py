@@ -1,21 +1,133 @@
-"""Loggers of a run, given to Fabric; the round is their step."""
+"""Loggers of a run, given to Fabric. The round is their step, and the round log is what they must agree with.
+
+Each one can `catch_up` with the finished rounds of a run that continues: what a crash kept from it, or what it was not
+there to see.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from lightning.fabric.loggers import CSVLogger, Logger, TensorBoardLogger
+import lightning.fabric.loggers as fabric_loggers
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.loggers import WandbLogger
 
 from fedrs_lightning.errors import ConfigError
+
+Rounds = Sequence[tuple[int, Mapping[str, float]]]
+"""Number and values of finished rounds, ascending."""
+
+
+class RoundLogger(Protocol):
+    """What a run asks of its loggers."""
+
+    def catch_up(self, rounds: Rounds) -> None:
+        """Agree with the rounds that are finished, before the next is logged. Rank 0 calls it, also before round 1."""
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        """Log one round."""
+
+    def finalize(self, status: str) -> None:
+        """Write what is left and close."""
+
+
+class RoundTable(fabric_loggers.CSVLogger):
+    """`metrics.csv` in the run directory: one row a round."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, name="", version="", flush_logs_every_n_steps=1)
+
+    @property
+    def log_dir(self) -> str:
+        """The run directory itself."""
+        return self.root_dir
+
+    def catch_up(self, rounds: Rounds) -> None:
+        """Write the file anew."""
+        with warnings.catch_warnings():
+            # Lightning warns of an old file, which it then deletes: that is what is wanted.
+            warnings.filterwarnings("ignore", r"Experiment logs directory .* exists and is not empty")
+            _ = self.experiment
+        for number, values in rounds:
+            self.log_metrics(dict(values), step=number)
+
+
+class RoundBoard(fabric_loggers.TensorBoardLogger):
+    """TensorBoard events in `tensorboard/`."""
+
+    def __init__(self, path: Path) -> None:
+        # A purge tells readers to forget what an earlier life of the run wrote: its last rounds may be missing.
+        super().__init__(path, name="", version="tensorboard", purge_step=1)
+
+    def catch_up(self, rounds: Rounds) -> None:
+        """Log all rounds again in place of what was written before."""
+        for number, values in rounds:
+            self.log_metrics(values, step=number)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log one round; it is on the disk when this returns."""
+        super().log_metrics(metrics, step)
+        self.experiment.flush()
+
+
+class RoundCharts(WandbLogger):
+    """A Weights & Biases run in `wandb/`; steps and x-axis are the round.
+
+    Args:
+        path: run directory.
+        run_id: of the Weights & Biases run.
+        new: whether no earlier life of the run has logged to it.
+        offline: keep everything on this machine.
+        **options: of `wandb.init`.
+    """
+
+    def __init__(self, path: Path, run_id: str, new: bool, offline: bool, **options: Any) -> None:
+        super().__init__(name=path.name, save_dir=path, offline=offline, id=run_id, resume="allow", **options)
+        self._new = new
+
+    def catch_up(self, rounds: Rounds) -> None:
+        """Log the last round again, which a crash may have kept back, or all where there is nothing yet.
+
+        Weights & Biases ignores a step that it already has.
+
+        Raises:
+            ConfigError: the run cannot be opened: no login, no network.
+        """
+        import wandb
+
+        os.environ.setdefault("WANDB_SILENT", "true")
+        Path(str(self.save_dir)).mkdir(parents=True, exist_ok=True)
+        try:
+            self.experiment.define_metric("round")
+            self.experiment.define_metric("*", step_metric="round")
+        except wandb.errors.Error as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"Weights & Biases: {reason}; log in, or keep it on this machine with --run.wandb_offline true") from None
+        for number, values in rounds if self._new else rounds[-1:]:
+            self.log_metrics(values, step=number)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log one round."""
+        self.experiment.log({**metrics, "round": step}, step=step)
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Close the run."""
+        if self._experiment is not None:
+            self.experiment.finish(exit_code=0 if status == "success" else 1)
 
 
 def build_loggers(
     names: Sequence[str], path: Path, known: Mapping[str, str], *, project: str, offline: bool, config: dict[str, Any], group: str
-) -> tuple[list[Logger], dict[str, str]]:
-    """Make the loggers of a run.
+) -> tuple[list[RoundLogger], dict[str, str]]:
+    """Make the loggers of a run; nothing is written before `catch_up`.
 
     Args:
         names: `csv`, `tensorboard`, `wandb`.
@@ -30,32 +142,19 @@ def build_loggers(
         The loggers, and the ids that the checkpoint must keep.
 
     Raises:
-        ConfigError: Weights & Biases cannot be used as asked for.
+        ConfigError: Weights & Biases is asked for and not installed.
     """
-    loggers: list[Logger] = []
+    loggers: list[RoundLogger] = []
     ids: dict[str, str] = {}
     if "csv" in names:
-        loggers.append(CSVLogger(path, name="", version="csv", flush_logs_every_n_steps=1))
+        loggers.append(RoundTable(path))
     if "tensorboard" in names:
-        loggers.append(TensorBoardLogger(path, name="", version="tensorboard"))
+        loggers.append(RoundBoard(path))
     if "wandb" in names:
-        ids["wandb"] = known.get("wandb") or secrets.token_hex(4)
-        loggers.append(_wandb(path, ids["wandb"], project, offline, config, group))
+        new = "wandb" not in known
+        ids["wandb"] = secrets.token_hex(4) if new else known["wandb"]
+        try:
+            loggers.append(RoundCharts(path, ids["wandb"], new, offline, project=project, group=group, config=config))
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"run.loggers names wandb, but it cannot be imported ({error}); pip install wandb, or leave it out") from None
     return loggers, ids
-
-
-def starts_anew(logger: Logger) -> bool:
-    """Whether a logger begins its file from nothing when a run continues."""
-    return isinstance(logger, CSVLogger)
-
-
-def _wandb(path: Path, run_id: str, project: str, offline: bool, config: dict[str, Any], group: str) -> Any:
-    from lightning.pytorch.loggers import WandbLogger
-
-    path.mkdir(parents=True, exist_ok=True)
-    try:
-        return WandbLogger(
-            name=path.name, save_dir=path, offline=offline, id=run_id, project=project, resume="allow", group=group, config=config
-        )
-    except (ModuleNotFoundError, ImportError) as error:
-        raise ConfigError(f"run.loggers names wandb, but it cannot be imported ({error}); pip install wandb, or leave it out") from None
