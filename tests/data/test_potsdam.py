@@ -175,13 +175,13 @@ def damage(root, what):
     ("what", "message"),
     [
         ("sixteen bit", r"2_10_RGB\.tif: holds uint16 pixels, a re-export; .*from the archive"),
-        ("no label", r"image of tile 2_10 has no eroded label .*set labels_train and labels_eval to full"),
+        ("no label", r"2_10_RGB\.tif: has no eroded label; set labels_train and labels_eval to full"),
         ("sizes", r"2_10_label_noBoundary\.tif: is 90 x 96, but its image top_potsdam_2_10_RGB\.tif is 96 x 96"),
         ("interchanged", r"2_10_label_noBoundary\.tif: .*are image and label interchanged\?"),
         ("index label", r"2_10_label_noBoundary\.tif: has 1 band, so it holds class numbers where colours are expected"),
         ("one band", r"2_10_RGB\.tif: has 1 bands, 3 are needed"),
         ("unknown tile", r"top_potsdam_9_99_RGB\.tif: is none of the 38 Potsdam tiles"),
-        ("no training tile", "none of the 24 training tiles is there for modality rgb"),
+        ("no training tile", "none of the 24 training tiles is there"),
     ],
 )
 def test_faults_are_named(root, what, message):

@@ -154,7 +154,7 @@ def test_faults_are_named(written):
     with pytest.raises(DataError, match=r"area1\.tif: has no eroded label; set labels_train and labels_eval to full"):
         Vaihingen(str(root), labels_train="eroded").survey()
     (root / "top_mosaic_09cm_area1.tif").unlink()
-    with pytest.raises(DataError, match=r"area1\.tif: has no full label; unpack the ground truth, or add '1' to skip_tiles"):
+    with pytest.raises(DataError, match=r"area1\.tif: has no full label; unpack the labels, or add '1' to skip_tiles"):
         Vaihingen(str(root)).survey()
     assert [tile.id for tile in Vaihingen(str(root), skip_tiles=["1"]).survey().train] == ["11"]
 

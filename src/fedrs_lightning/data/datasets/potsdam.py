@@ -4,41 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from fedrs_lightning.data.datasets.isprs import (
-    AS_CONVERTED,
-    FIVE,
-    SIX,
-    Clutter,
-    ConvertedFiles,
-    ConvertedTile,
-    LabelSet,
-    TileFiles,
-    converted_tree,
-    index_values,
-    palette,
-    refuse_orphans,
-)
+from fedrs_lightning.data.datasets.isprs import LABEL_HINT, Clutter, ConvertedFiles, LabelSet, converted_tree
+from fedrs_lightning.data.datasets.isprs_dataset import ISPRSDataset
 from fedrs_lightning.data.rasters import GEOTIFF, open_rows
-from fedrs_lightning.data.tiles import (
-    Split,
-    Survey,
-    Tile,
-    TileDataset,
-    by_position,
-    entries,
-    existing_folder,
-    nothing_found,
-    numeric,
-    one_of,
-    synthetic_facts,
-    walk,
-)
+from fedrs_lightning.data.tiles import Split, entries, existing_folder, nothing_found, one_of, walk
 from fedrs_lightning.errors import ConfigError, DataError
 
 # fmt: off
@@ -76,6 +52,14 @@ class PotsdamFiles:
     labels: dict[str, dict[str, list[Path]]] = field(default_factory=lambda: {"full": {}, "eroded": {}})
     converted: ConvertedFiles | None = None
     unknown: list[Path] = field(default_factory=list)
+
+    def label_copies(self, kind: str, tile: str) -> list[Path]:
+        """Label files of a tile in order of preference; `kind` is full or eroded."""
+        return self.labels[kind].get(tile, [])
+
+    def labelled(self) -> set[str]:
+        """Tiles that have a label of any kind."""
+        return {tile for files in self.labels.values() for tile in files}
 
 
 def list_files(root: str | os.PathLike[str]) -> PotsdamFiles:
@@ -127,7 +111,7 @@ def irrg_order(irrg: Path, reference: Path) -> Literal["IR, R, G", "IR, G, B", "
     return "IR, R, G" if distance[0] < distance[1] else "IR, G, B"
 
 
-class Potsdam(TileDataset):
+class Potsdam(ISPRSDataset):
     """ISPRS Potsdam (2D Semantic Labeling Contest): 38 tiles of 6000 x 6000 pixels at 5 cm.
 
     Research use, on request from ISPRS Commission II; no redistribution. Classes: impervious surfaces, building, low
@@ -150,6 +134,8 @@ class Potsdam(TileDataset):
             the last quarter for testing.
     """
 
+    title, official, example = "Potsdam", (TRAIN, TEST), "4_12"
+
     def __init__(
         self,
         root: str,
@@ -163,132 +149,44 @@ class Potsdam(TileDataset):
         split: Split = "official",
     ) -> None:
         one_of("modality", modality, SUFFIX)
-        one_of("labels_train", labels_train, ("auto", "full", "eroded"))
-        one_of("labels_eval", labels_eval, ("auto", "full", "eroded"))
-        one_of("clutter", clutter, ("ignore", "class"))
         one_of("irrg_from", irrg_from, ("file", "rgbir"))
         one_of("irrg_order", irrg_order, ("check", "accept"))
-        one_of("split", split, ("official", "by_position"))
-        self.root, self.modality, self.labels_train, self.labels_eval = root, modality, labels_train, labels_eval
-        self.clutter, self.irrg_from, self.irrg_order, self.split = clutter, irrg_from, irrg_order, split
-        self.skip_tiles = tuple(skip_tiles or ())
-        for tile in self.skip_tiles:
-            if tile not in TRAIN + TEST:
-                raise ConfigError(f"skip_tiles: '{tile}' is not one of the 38 Potsdam tiles, which are named like 4_12")
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Five, or six with clutter."""
-        return SIX if self.clutter == "class" else FIVE
-
-    @property
-    def unscored(self) -> tuple[str, ...]:
-        """Clutter, where it is a class."""
-        return SIX[5:] if self.clutter == "class" else ()
-
-    @property
-    def in_channels(self) -> int:
-        """4 for `rgbir`, else 3."""
-        return len(ORDER[self.modality])
-
-    @property
-    def ground(self) -> str:
-        """The folder: its modalities show the same place."""
-        return f"potsdam {Path(self.root).expanduser().resolve()}"
+        self.root, self.modality, self.irrg_from, self.irrg_order = root, modality, irrg_from, irrg_order
+        self._keep(labels_train, labels_eval, clutter, skip_tiles, split)
 
     def settings(self) -> dict[str, Any]:
         """See `TileDataset.settings`."""
-        source = "RGBIR" if self.modality == "irrg" and self.irrg_from == "rgbir" else SUFFIX[self.modality]
-        return {
-            "dataset": "Potsdam",
-            "bands": {"rgb": ["R", "G", "B"], "irrg": ["IR", "R", "G"], "rgbir": ["R", "G", "B", "IR"]}[self.modality],
-            "read_from": source,
-            "clutter": self.clutter,
-            "labels": {"train": self.labels_train, "eval": self.labels_eval},
-            "split": self.split,
-            "gsd": "0.05 m",
-        }
+        bands = {"rgb": ["R", "G", "B"], "irrg": ["IR", "R", "G"], "rgbir": ["R", "G", "B", "IR"]}[self.modality]
+        return super().settings() | {"bands": bands, "read_from": SUFFIX[self._source], "gsd": "0.05 m"}
 
-    def survey(self) -> Survey:
-        """See `TileDataset.survey`."""
+    @property
+    def _source(self) -> str:
+        return "rgbir" if self.modality == "irrg" and self.irrg_from == "rgbir" else self.modality
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        return (3, 0, 1) if self._source != self.modality else ORDER[self.modality]
+
+    def _list(self) -> PotsdamFiles:
         found = list_files(self.root)
-        if found.unknown:
-            raise DataError(f"{found.unknown[0]}: is none of the 38 Potsdam tiles; rename it or move it out of the folder")
-        train, test, facts = self._converted(found.converted) if found.converted else self._official(found)
-        facts |= {"skipped": list(self.skip_tiles), "synthetic": synthetic_facts(found.folder)}
-        if self.split == "by_position":
-            train, test = by_position(sorted([*train, *test], key=lambda tile: numeric(tile.id)))
-        if not train:
-            raise DataError(f"{found.folder}: none of the 24 training tiles is there for modality {self.modality}; see skip_tiles and root")
-        return Survey(train, test, found.folder, facts)
+        if found.converted and self._source == "rgbir":
+            raise ConfigError("RGBIR is asked for, but converted PNGs have three bands; set modality to what they were converted from")
+        return found
 
-    def _official(self, found: PotsdamFiles) -> tuple[list[Tile], list[Tile], dict[str, Any]]:
-        source = "rgbir" if self.modality == "irrg" and self.irrg_from == "rgbir" else self.modality
-        images = found.images[source]
+    def _images(self, found: PotsdamFiles) -> tuple[Mapping[str, Path], dict[str, Any]]:
+        images = found.images[self._source]
         if not images:
-            others = [SUFFIX[name] for name, files in found.images.items() if files]
-            raise DataError(
-                f"{found.folder}: holds no {SUFFIX[source]} tiles, but {', '.join(others)}; set modality or irrg_from accordingly"
-            )
-        order = (3, 0, 1) if source != self.modality else ORDER[self.modality]
-        facts: dict[str, Any] = {"variant": "official", "irrg_order": self._channel_order(found) if source == "irrg" else None}
-        parts: list[list[Tile]] = []
-        for part, tiles, wanted in (("train", TRAIN, self.labels_train), ("eval", TEST, self.labels_eval)):
-            present = [tile for tile in tiles if tile in images and tile not in self.skip_tiles]
-            kind = self._label_kind(found, present, wanted)
-            facts[f"labels_{part}"] = kind if present else None
-            facts[f"absent_{part}"] = [tile for tile in tiles if tile not in images]
-            files = [TileFiles(tile, images[tile], self._label(found, kind, tile), order, palette(self.clutter)) for tile in present]
-            parts.append([self._hinted(file).tile() for file in files])
-        known = {tile for files in found.labels.values() for tile in files}
-        facts["labels_without_image"] = sorted(known - images.keys(), key=numeric)
-        return parts[0], parts[1], facts
+            others = ", ".join(SUFFIX[name] for name, files in found.images.items() if files)
+            raise DataError(f"{found.folder}: holds no {SUFFIX[self._source]} tiles, but {others}; set modality or irrg_from")
+        return images, {"irrg_order": self._channel_order(found) if self._source == "irrg" else None}
 
-    def _converted(self, converted: ConvertedFiles) -> tuple[list[Tile], list[Tile], dict[str, Any]]:
-        if self.modality == "rgbir":
-            raise ConfigError("modality rgbir: converted PNGs have three bands; set modality to what they were converted from")
-        refuse_orphans(converted)
-        parts: list[list[Tile]] = []
-        for tiles in (TRAIN, TEST):
-            present = [tile for tile in tiles if tile in converted.pieces and tile not in self.skip_tiles]
-            pieces = {tile: [(box, *files) for box, files in converted.pieces[tile].items()] for tile in present}
-            parts.append([ConvertedTile(tile, pieces[tile], index_values(self.clutter)).tile() for tile in present])
-        unknown = sorted(set(converted.pieces) - {*TRAIN, *TEST})
-        if unknown:
-            first = next(iter(converted.pieces[unknown[0]].values()))[0]
-            raise DataError(f"{first}: {unknown[0]} is none of the 38 Potsdam tiles; move its pieces out of the folder")
+    def _hint(self, tile: str) -> str:
+        if tile != BLENDED:
+            return LABEL_HINT
         return (
-            parts[0],
-            parts[1],
-            dict(AS_CONVERTED),
-        )
-
-    def _label_kind(self, found: PotsdamFiles, present: list[str], wanted: LabelSet) -> str:
-        if wanted != "auto":
-            return wanted
-        return "eroded" if present and all(tile in found.labels["eroded"] for tile in present) else "full"
-
-    def _label(self, found: PotsdamFiles, kind: str, tile: str) -> Path:
-        copies = found.labels[kind].get(tile)
-        if copies:
-            return copies[0]
-        name = f"top_potsdam_{tile}_label{'_noBoundary' if kind == 'eroded' else ''}.tif"
-        other = "eroded" if kind == "full" else "full"
-        hint = (
-            f"set labels_train and labels_eval to {other}"
-            if tile in found.labels[other]
-            else f"unpack its zip or add '{tile}' to skip_tiles"
-        )
-        raise DataError(f"{found.folder}: image of tile {tile} has no {kind} label {name}; {hint}")
-
-    def _hinted(self, file: TileFiles) -> TileFiles:
-        if file.id != BLENDED:
-            return file
-        remedy = (
             "in some copies of 5_Labels_all this label is the mask blended over the photo; put the one of "
             f"5_Labels_for_participants into the folder, or set skip_tiles: ['{BLENDED}']"
         )
-        return TileFiles(file.id, file.image, file.label, file.order, file.table, hint=remedy)
 
     def _channel_order(self, found: PotsdamFiles) -> str:
         for reference in ("rgb", "rgbir"):

@@ -4,42 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from fedrs_lightning.data.datasets.isprs import (
-    AS_CONVERTED,
-    FIVE,
-    SIX,
-    Clutter,
-    ConvertedFiles,
-    ConvertedTile,
-    LabelSet,
-    TileFiles,
-    converted_tree,
-    index_values,
-    palette,
-    refuse_orphans,
-)
+from fedrs_lightning.data.datasets.isprs import Clutter, ConvertedFiles, LabelSet, converted_tree
+from fedrs_lightning.data.datasets.isprs_dataset import ISPRSDataset
 from fedrs_lightning.data.datasets.pseudo_blue import fitted, pseudo_rgb
 from fedrs_lightning.data.rasters import GEOTIFF, open_rows
-from fedrs_lightning.data.tiles import (
-    Split,
-    Survey,
-    Tile,
-    TileDataset,
-    by_position,
-    existing_folder,
-    nothing_found,
-    numeric,
-    one_of,
-    synthetic_facts,
-    walk,
-)
+from fedrs_lightning.data.tiles import Split, existing_folder, nothing_found, one_of, walk
 from fedrs_lightning.errors import ConfigError, DataError
 
 # fmt: off
@@ -82,6 +58,14 @@ class VaihingenFiles:
     converted: ConvertedFiles | None = None
     unknown: list[Path] = field(default_factory=list)
     unclear: dict[str, str] = field(default_factory=dict)
+
+    def label_copies(self, kind: str, area: str) -> list[Path]:
+        """Label file of an area, or nothing; `kind` is full or eroded."""
+        return [self.labels[kind][area]] if area in self.labels[kind] else []
+
+    def labelled(self) -> set[str]:
+        """Areas that have a label of any kind."""
+        return {area for files in self.labels.values() for area in files}
 
 
 def list_files(root: str | os.PathLike[str]) -> VaihingenFiles:
@@ -128,7 +112,7 @@ def looks_like_label(path: Path) -> bool:
     return len(np.unique(pixels.reshape(pixels.shape[0], -1), axis=1).T) <= LABEL_COLOURS
 
 
-class Vaihingen(TileDataset):
+class Vaihingen(ISPRSDataset):
     """ISPRS Vaihingen (2D Semantic Labeling Contest): 33 areas of varying size at 9 cm, near infrared, red, green.
 
     Research use, on request from ISPRS Commission II; no redistribution. Classes: impervious surfaces, building, low
@@ -149,7 +133,8 @@ class Vaihingen(TileDataset):
         split: `official`, or `by_position` as for Potsdam.
     """
 
-    folders = ("root", "rgbir_root")
+    title, official, example = "Vaihingen", (TRAIN, TEST), "'11'"
+    unit, prefix, folders = "areas", "area", ("root", "rgbir_root")
 
     def __init__(
         self,
@@ -167,39 +152,11 @@ class Vaihingen(TileDataset):
             raise ConfigError(NO_RGB)
         one_of("modality", modality, ("irrg", "pseudo_rgb", "permuted"))
         one_of("gsd", gsd, ("5cm", "native"))
-        one_of("labels_train", labels_train, ("auto", "full", "eroded"))
-        one_of("labels_eval", labels_eval, ("auto", "full", "eroded"))
-        one_of("clutter", clutter, ("ignore", "class"))
-        one_of("split", split, ("official", "by_position"))
         if (modality == "pseudo_rgb") != (rgbir_root is not None):
             raise ConfigError("rgbir_root is needed for modality pseudo_rgb, and only for it: the Potsdam folder with 4_Ortho_RGBIR")
         self.root, self.modality, self.rgbir_root, self.gsd = root, modality, rgbir_root, gsd
-        self.labels_train, self.labels_eval, self.clutter, self.split = labels_train, labels_eval, clutter, split
-        self.skip_tiles = tuple(skip_tiles or ())
-        for area in self.skip_tiles:
-            if area not in TRAIN + TEST:
-                raise ConfigError(f"skip_tiles: '{area}' is not one of the 33 Vaihingen areas, which are named like '11'")
+        self._keep(labels_train, labels_eval, clutter, skip_tiles, split)
         self._blue: tuple[float, ...] | None = None
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Five, or six with clutter."""
-        return SIX if self.clutter == "class" else FIVE
-
-    @property
-    def unscored(self) -> tuple[str, ...]:
-        """Clutter, where it is a class."""
-        return SIX[5:] if self.clutter == "class" else ()
-
-    @property
-    def in_channels(self) -> int:
-        """3."""
-        return 3
-
-    @property
-    def ground(self) -> str:
-        """The folder."""
-        return f"vaihingen {Path(self.root).expanduser().resolve()}"
 
     @property
     def honest_name(self) -> str | None:
@@ -215,72 +172,20 @@ class Vaihingen(TileDataset):
         """See `TileDataset.settings`. After `prepare` it holds the coefficients of the blue band."""
         bands = {"irrg": ["IR", "R", "G"], "permuted": ["R", "G", "IR"], "pseudo_rgb": ["R", "G", "estimated B"]}[self.modality]
         resampling = "image bicubic (a = -0.5) clipped to 0..255, label nearest on ids" if self.gsd == "5cm" else None
-        return {
-            "dataset": "Vaihingen",
+        return super().settings() | {
             "bands": bands,
             "honest_name": self.honest_name,
             "blue_from_ir_r_g_1": None if self._blue is None else list(self._blue),
             "gsd": "0.05 m" if self.gsd == "5cm" else "0.09 m",
             "native_gsd": "0.09 m",
             "resampling": resampling,
-            "clutter": self.clutter,
-            "labels": {"train": self.labels_train, "eval": self.labels_eval},
-            "split": self.split,
         }
 
-    def survey(self) -> Survey:
-        """See `TileDataset.survey`."""
-        found = list_files(self.root)
-        if found.unknown:
-            raise DataError(f"{found.unknown[0]}: is none of the 33 Vaihingen areas; rename it or move it out of the folder")
-        train, test, facts = self._converted(found.converted) if found.converted else self._official(found)
-        facts |= {"skipped": list(self.skip_tiles), "synthetic": synthetic_facts(found.folder)}
-        if self.split == "by_position":
-            train, test = by_position(sorted([*train, *test], key=lambda tile: numeric(tile.id)))
-        if not train:
-            raise DataError(f"{found.folder}: none of the 16 training areas is there; see skip_tiles and root")
-        return Survey(train, test, found.folder, facts)
+    def _list(self) -> VaihingenFiles:
+        return list_files(self.root)
 
-    def _official(self, found: VaihingenFiles) -> tuple[list[Tile], list[Tile], dict[str, Any]]:
-        facts: dict[str, Any] = {"variant": "official", "told_apart_by_content": found.unclear}
-        parts: list[list[Tile]] = []
-        for part, areas, wanted in (("train", TRAIN, self.labels_train), ("eval", TEST, self.labels_eval)):
-            present = [area for area in areas if area in found.images and area not in self.skip_tiles]
-            eroded = bool(present) and all(area in found.labels["eroded"] for area in present)
-            kind = ("eroded" if eroded else "full") if wanted == "auto" else wanted
-            facts[f"labels_{part}"] = kind if present else None
-            facts[f"absent_{part}"] = [area for area in areas if area not in found.images]
-            parts.append([self._tile(found, kind, area) for area in present])
-        known = {area for files in found.labels.values() for area in files}
-        facts["labels_without_image"] = sorted(known - found.images.keys(), key=numeric)
-        return parts[0], parts[1], facts
-
-    def _tile(self, found: VaihingenFiles, kind: str, area: str) -> Tile:
-        label = found.labels[kind].get(area)
-        if label is None:
-            other = "eroded" if kind == "full" else "full"
-            there = area in found.labels[other]
-            hint = f"set labels_train and labels_eval to {other}" if there else f"unpack the ground truth, or add '{area}' to skip_tiles"
-            raise DataError(f"{found.images[area]}: has no {kind} label; {hint}")
-        return TileFiles(area, found.images[area], label, self._order, palette(self.clutter), self._mix(), self._factor).tile()
-
-    def _converted(self, converted: ConvertedFiles) -> tuple[list[Tile], list[Tile], dict[str, Any]]:
-        refuse_orphans(converted)
-        unknown = [name for name in converted.pieces if name.removeprefix("area") not in TRAIN + TEST]
-        if unknown:
-            first = next(iter(converted.pieces[unknown[0]].values()))[0]
-            raise DataError(f"{first}: {unknown[0]} is none of the 33 Vaihingen areas; move its pieces out of the folder")
-        parts: list[list[Tile]] = []
-        for areas in (TRAIN, TEST):
-            present = [area for area in areas if f"area{area}" in converted.pieces and area not in self.skip_tiles]
-            pieces = {area: [(box, *files) for box, files in converted.pieces[f"area{area}"].items()] for area in present}
-            table = index_values(self.clutter)
-            parts.append([ConvertedTile(area, pieces[area], table, self._order, self._factor, self._mix()).tile() for area in present])
-        return (
-            parts[0],
-            parts[1],
-            dict(AS_CONVERTED),
-        )
+    def _images(self, found: VaihingenFiles) -> tuple[Mapping[str, Path], dict[str, Any]]:
+        return found.images, {"told_apart_by_content": found.unclear}
 
     @property
     def _order(self) -> tuple[int, ...]:
