@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedrs_lightning.data import ClientSplit, Federation
 from fedrs_lightning.data.transform import ImageTransform
-from fedrs_lightning.methods import FedAvg
+from fedrs_lightning.methods import FedAvg, FedDAP
 from fedrs_lightning.seeding import torch_stream
 from fedrs_lightning.tasks import SegmentationTask
 from fedrs_lightning.types import Batch
@@ -25,6 +25,24 @@ SIZES = (5, 11, 7, 8, 9, 6)
 CLASSES = 3
 SIDE = 32
 IGNORED = 255
+FEDDAP: dict[str, Any] = {
+    "temperature": 0.1,
+    "lambda_dap": 0.5,
+    "lambda_inv": 0.5,
+    "lambda_drift": 0.1,
+    "sync_every": 2,
+    "smoothing": 0.9,
+    "clustering": "kmeans",
+    "num_clusters": 2,
+    "embedding_dim": 6,
+    "spectral_dim": 4,
+    "spatial_dim": 3,
+    "class_dim": 4,
+    "hidden_sizes": [8],
+    "activation": "relu",
+    "eps": 1e-5,
+}
+"""Every argument of FedDAP without a default, small."""
 
 
 class Crops:
@@ -83,6 +101,11 @@ def make_segmentation_federation(
 def small_segmentation_task(num_classes: int = CLASSES, **options: Any) -> SegmentationTask:
     arguments: dict[str, Any] = {"encoder_width": 8, "decoder_channels": 8, "loss": "ce"} | options
     return SegmentationTask("deeplabv3plus", "resnet18", num_classes, 3, **arguments)
+
+
+def feddap(**options: Any) -> FedDAP:
+    """FedDAP with the values above, less what `options` changes."""
+    return FedDAP(**FEDDAP | options)
 
 
 @pytest.fixture

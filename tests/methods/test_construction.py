@@ -9,9 +9,7 @@ from fedrs_lightning.methods.fedbn import FedBN
 from fedrs_lightning.methods.feddap import FedDAP
 from fedrs_lightning.methods.fedmad import FedMAD
 
-FEDDAP = {"temperature": 0.1, "lambda_dap": 0.5, "lambda_inv": 0.5, "lambda_drift": 0.1, "sync_every": 5, "smoothing": 0.9}
-FEDDAP |= {"clustering": "kmeans", "num_clusters": 2, "embedding_dim": 8, "spectral_dim": 4, "spatial_dim": 4, "class_dim": 4}
-FEDDAP |= {"hidden_sizes": [8], "activation": "relu", "eps": 1e-5}
+from .conftest import FEDDAP
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,4 @@
-"""FedDAP in the engine: bits, memory between synchronisations, clusters, and the cases without anything to learn from."""
-
-import os
-import signal
-from functools import partial
+"""FedDAP's hooks: who gets what, which gradients flow, and the cases without anything to learn from."""
 
 import numpy as np
 import pytest
@@ -10,185 +6,12 @@ import torch
 from torch.nn import functional as F
 
 from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.methods import FedAvg, FedDAP
-from fedrs_lightning.methods.base import FedAvg as Base
+from fedrs_lightning.methods import FedDAP
 from fedrs_lightning.seeding import rng_stream
-from fedrs_lightning.tasks import ClassificationTask, SegmentationTask
+from fedrs_lightning.tasks import ClassificationTask
 from fedrs_lightning.types import Client, Local, Output, Upload
 
-from .conftest import CLASSES, SIZES, make_segmentation_federation, small_segmentation_task
-
-REQUIRED = {
-    "temperature": 0.1,
-    "lambda_dap": 0.5,
-    "lambda_inv": 0.5,
-    "lambda_drift": 0.1,
-    "sync_every": 2,
-    "smoothing": 0.9,
-    "clustering": "kmeans",
-    "num_clusters": 2,
-    "embedding_dim": 6,
-    "spectral_dim": 4,
-    "spatial_dim": 3,
-    "class_dim": 4,
-    "hidden_sizes": [8],
-    "activation": "relu",
-    "eps": 1e-5,
-}
-OFF = {"lambda_dap": 0.0, "lambda_inv": 0.0, "lambda_drift": 0.0}
-
-
-def feddap(**options):
-    return FedDAP(**REQUIRED | options)
-
-
-VARIANTS = {
-    "default": {},
-    "finch, local convolutions, pass": {
-        "clustering": "finch",
-        "num_clusters": None,
-        "descriptor_convs": "local",
-        "descriptor_source": "statistics_pass",
-    },
-    "last epoch, attached, uniform": {
-        "anchor_source": "last_epoch",
-        "detach_descriptors": False,
-        "cluster_weights": "uniform",
-        "descriptor_scaling": "none",
-        "drift_reduction": "mean",
-    },
-}
-
-
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-def test_rank_count_does_not_matter(options, segmentation_run):
-    one = segmentation_run(partial(feddap, **options), num_rounds=5)
-    for world_size in (2, 3) if not options else (2,):
-        several = segmentation_run(partial(feddap, **options), num_rounds=5, world_size=world_size)
-        assert several.digest == one.digest
-        assert several.history == one.history
-        assert several.clients == one.clients
-    assert {len(record["cohort"]) for record in one.history} == {4}
-    assert bool(one.server["feddap/valid"].all())
-
-
-class Deadly(FedDAP):
-    """Dies in the middle of a round, after the client's training."""
-
-    def on_local_end(self, local):
-        super().on_local_end(local)
-        if local.round == 4 and local.client.id > 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_killed_run_continues_to_the_same_bits(segmentation_run, tmp_path):
-    reference = segmentation_run(feddap, num_rounds=5)
-    child = os.fork()
-    if child == 0:
-        segmentation_run(partial(Deadly, **REQUIRED), num_rounds=5, path=tmp_path / "killed")
-        os._exit(0)
-    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    resumed = segmentation_run(feddap, num_rounds=5, path=tmp_path / "killed", world_size=2)
-    assert (resumed.digest, resumed.history, resumed.clients) == (reference.digest, reference.history, reference.clients)
-
-
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-def test_without_its_terms_it_is_federated_averaging(options, segmentation_run):
-    plain = segmentation_run(FedAvg, num_rounds=3)
-    neutral = segmentation_run(partial(feddap, **options | OFF), num_rounds=3)
-    for key, value in plain.server.items():
-        assert torch.equal(neutral.server[key], value), key
-    full = segmentation_run(partial(feddap, **options), num_rounds=3)
-    assert any(not torch.equal(full.server[key], value) for key, value in plain.server.items())
-    assert [record["cohort"] for record in neutral.history] == [record["cohort"] for record in plain.history]
-
-
-def test_neutral_also_with_random_layers_and_another_memory_format(segmentation_run):
-    """Segformer draws random paths in training; channels_last changes which kernels add up the gradients."""
-    tasks = {
-        "segformer": partial(SegmentationTask, "segformer", "mit_b0", CLASSES, 3, "ce_dice", decoder_channels=8),
-        "channels_last": small_segmentation_task,
-    }
-    for name, task in tasks.items():
-        options = {"channels_last": name == "channels_last"}
-        plain, neutral = (segmentation_run(m, num_rounds=2, make_task=task, options=options) for m in (FedAvg, partial(feddap, **OFF)))
-        assert all(torch.equal(neutral.server[key], value) for key, value in plain.server.items()), name
-
-
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-def test_one_forward_pass_a_batch(options, segmentation_run):
-    calls = {True: 0, False: 0}
-
-    def count(engine):
-        engine.task.model.register_forward_hook(lambda module, *_: calls.__setitem__(module.training, calls[module.training] + 1))
-
-    outcome = segmentation_run(partial(feddap, **options), num_rounds=2, before=count, evaluate_every=1)
-    assert calls[True] == sum(row["num_steps"] for row in outcome.clients if row["phase"] == "train")
-
-
-class Watched(FedDAP):
-    """Notes the modulators and the gate with which a visit begins and ends."""
-
-    visits: list
-
-    def _own(self, task):
-        own = self._modulator_keys(task) | self._gate_keys(task)
-        return {key: value.clone() for key, value in task.model_state().items() if key in own}
-
-    def on_local_start(self, local):
-        super().on_local_start(local)
-        self.visits.append((local.round, local.client, self._own(local.task), {}))
-
-    def on_local_end(self, local):
-        super().on_local_end(local)
-        self.visits[-1][3].update(self._own(local.task))
-
-
-def test_modulators_stay_local_until_a_synchronisation_replaces_them(segmentation_run):
-    """Also for the client that was absent: it begins with its cluster's average, and from then on with its own."""
-    method = Watched(**REQUIRED)
-    method.visits = []
-    outcome = segmentation_run(lambda: method, num_rounds=8, clients_per_round=3, seed=5)
-    averages, last, kinds = {}, {}, set()
-    clusters = {(row["round"], row["client"]): row.get("feddap/cluster") for row in outcome.clients if row["phase"] == "train"}
-    for round in range(1, 9):
-        now = [visit for visit in method.visits if visit[0] == round]
-        for _, client, start, _ in now:
-            seen, sync = last.get(client.id, (0, None))[0], round - 1 - (round - 1) % 2
-            if sync > 0 and seen <= sync:
-                means, gate = averages[sync]
-                assert all(torch.equal(start[key], value) for key, value in gate.items())
-                if seen:
-                    found = [number for number, mean in means.items() if all(torch.equal(start[key], mean[key]) for key in mean)]
-                    assert len(found) == 1
-                    kinds.add("absent" if seen < sync else "present")
-                    if seen == sync:
-                        assert found == [clusters[sync, client.id]]
-            elif seen:
-                kinds.add("own")
-                assert all(torch.equal(start[key], value) for key, value in last[client.id][1].items())
-        for _, client, _, end in now:
-            last[client.id] = (round, end)
-        if round % 2 == 0:
-            averages[round] = averages_of(now, {client.id: clusters[round, client.id] for _, client, _, _ in now})
-    assert kinds == {"absent", "present", "own"}
-
-
-def averages_of(visits, clusters):
-    """Sample-weighted means by cluster, and of the gate over all, in plain float64 loops."""
-
-    def mean(chosen):
-        total = sum(client.num_samples for _, client, _, _ in chosen)
-        return {key: sum(end[key].double() * (c.num_samples / total) for _, c, _, end in chosen).float() for key in chosen[0][3]}
-
-    gate = {key: value for key, value in mean(visits).items() if ".gate." in key}
-    means = {
-        number: {
-            key: value for key, value in mean([visit for visit in visits if clusters[visit[1].id] == number]).items() if ".gate." not in key
-        }
-        for number in set(clusters.values())
-    }
-    return means, gate
+from .conftest import CLASSES, FEDDAP, SIZES, feddap, small_segmentation_task
 
 
 def hooks(num_classes=CLASSES, **options):
@@ -238,25 +61,6 @@ def test_who_gets_what_after_a_synchronisation():
         assert (gate in received) == pending
         assert not any(key.startswith("feddap/") and key not in ("feddap/anchors", "feddap/valid") for key in received)
     assert server["feddap/cluster"].tolist() == [0, 1, 0, 1, 1, -1]
-
-
-def test_never_synchronising_sends_no_modulators(segmentation_run):
-    outcome = segmentation_run(partial(feddap, sync_every=None), num_rounds=3)
-    assert not any(key.startswith(("feddap/modulators", "feddap/gate")) for key in outcome.server)
-    assert not outcome.server["feddap/pending"].any()
-
-
-@pytest.mark.parametrize("source", ["training_batches", "statistics_pass"])
-@pytest.mark.parametrize("num_domains", [2, 3, 4])
-def test_clusters_are_the_domains(num_domains, source, segmentation_run):
-    domains = [client % num_domains for client in range(2 * num_domains)]
-    federation = make_segmentation_federation((16,) * len(domains), domains)
-    method = partial(feddap, num_clusters=num_domains, descriptor_source=source, spectral_dim=16, spatial_dim=8)
-    gently = partial(torch.optim.SGD, lr=0.01)
-    schedule = {"num_rounds": 2, "local_epochs": 2, "clients_per_round": None, "evaluate_every": 9, "optimizer": gently}
-    outcome = segmentation_run(method, federation=federation, **schedule)
-    cluster, truth = outcome.server["feddap/cluster"], torch.tensor(domains)
-    assert torch.equal(cluster[:, None] == cluster, truth[:, None] == truth)
 
 
 @pytest.mark.parametrize(("scaling", "same"), [("zscore", [[0, 2], [1, 3]]), ("balanced", [[0, 1], [2, 3]]), ("none", [[0, 3], [1, 2]])])
@@ -381,35 +185,6 @@ def test_detached_descriptors_leave_the_backbone_alone():
         assert (task.model.encoder.conv1.weight.grad is None) == detach
 
 
-def test_one_participant_and_a_class_nobody_has(segmentation_run):
-    outcome = segmentation_run(feddap, make_task=partial(small_segmentation_task, CLASSES + 1), num_rounds=4, clients_per_round=1)
-    assert outcome.server["feddap/valid"].tolist() == [True] * CLASSES + [False]
-    assert not outcome.server["feddap/anchors"][CLASSES].any()
-    assert all(bool(torch.isfinite(value.double()).all()) for value in outcome.server.values())
-
-
-def test_a_client_without_a_labelled_pixel(segmentation_run):
-    federation = make_segmentation_federation()
-    federation.source.masks[federation.clients[0].train] = 255
-    outcome = segmentation_run(feddap, federation=federation, num_rounds=3, clients_per_round=None)
-    rows = [row for row in outcome.clients if row["phase"] == "train" and row["client"] == 0]
-    assert [row["loss/task"] + row["loss/dap"] + row["loss/anchor"] for row in rows] == [0, 0, 0]
-    assert all(bool(torch.isfinite(value.double()).all()) for value in outcome.server.values())
-
-
-def test_the_client_log_tells_gates_drifts_and_clusters(segmentation_run):
-    names = ["road", "roof", "tree"]
-    outcome = segmentation_run(feddap, make_task=partial(small_segmentation_task, class_names=names), num_rounds=3, clients_per_round=None)
-    train = {number: [row for row in outcome.clients if row["phase"] == "train" and row["round"] == number] for number in (1, 2, 3)}
-    kinds = ("gate", "drift_spec", "drift_spa", "drift_dap")
-    assert not any(key.startswith("feddap/") for row in train[1] for key in row)
-    for row in train[2] + train[3]:
-        assert {f"feddap/{kind}/{name}" for kind in kinds for name in names} | {"feddap/cluster"} <= row.keys()
-        assert all(0 < row[f"feddap/gate/{name}"] < 1 for name in names)
-        assert {"loss/task", "loss/dap", "loss/anchor", "loss/drift"} <= row.keys()
-    assert any(row["feddap/drift_spec/road"] > 1e-6 for row in train[3])
-
-
 def test_the_global_model_needs_no_modulators():
     method, task, _, _ = hooks()
     assert method.personal_keys(task) == set()
@@ -446,12 +221,11 @@ def test_mistakes_are_explained(options, message):
 
 
 def test_open_values_have_no_default():
-    for name in REQUIRED:
+    for name in FEDDAP:
         with pytest.raises(TypeError, match=name):
-            FedDAP(**{key: value for key, value in REQUIRED.items() if key != name})
+            FedDAP(**{key: value for key, value in FEDDAP.items() if key != name})
 
 
 def test_a_classification_task_is_refused():
     with pytest.raises(ConfigError, match="FedDAP needs a segmentation task with shallow and deep features; ClassificationTask has none"):
         feddap().adapt(ClassificationTask("resnet18", 4, 3, width=4, stem="small"))
-    assert issubclass(FedDAP, Base)
