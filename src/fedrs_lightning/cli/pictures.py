@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from fedrs_lightning.data.palettes import ISPRS, LOVEDA, LOVEDA_COLOURS
 from fedrs_lightning.results.diagnostics import plot_by_class, plot_confusion, plot_descriptors, plot_loss_terms, plot_predictions
 from fedrs_lightning.results.plots import plot_clients, plot_curves, plot_weights
 
@@ -68,7 +70,7 @@ def _predictions(engine: Engine, data: FederatedDataset, federation: Federation,
         places = np.linspace(0, len(client.test) - 1, CROPS_PER_DOMAIN + 2)[1:-1].round().astype(int)
         crops = [int(client.test[place]) for place in dict.fromkeys(places.tolist())]
         chosen += crops
-        names += [f"{client.domain} {federation.sample_ids[crop]}".strip() for crop in crops]
+        names += [federation.sample_ids[crop] for crop in crops]
     if not chosen:
         return None
     raw = federation.source.gather(np.array(chosen))
@@ -85,19 +87,19 @@ def _predictions(engine: Engine, data: FederatedDataset, federation: Federation,
         raw["mask"].numpy(),
         torch.cat(predicted).numpy(),
         data.class_names,
-        _palette(data),
+        _palette(data.class_names),
         names,
         folder / "predictions.png",
     )
 
 
-def _palette(data: Any) -> np.ndarray:
-    """The data set's own colours, or evenly told apart ones."""
+def _palette(classes: Sequence[str]) -> np.ndarray:
+    """The colours that people know for these classes, or evenly told apart ones; uint8 [C, 3]."""
     import matplotlib as mpl
 
-    own = getattr(data, "palette", None)
-    if own is not None:
-        return np.asarray(own, dtype=np.uint8)[: data.num_classes]
-    return np.array(
-        [[round(255 * part) for part in mpl.colormaps["tab20"](index % 20)[:3]] for index in range(data.num_classes)], dtype=np.uint8
-    )
+    known = dict(zip(ISPRS.names, ISPRS.colours, strict=True)), dict(zip(LOVEDA.names, LOVEDA_COLOURS, strict=True))
+    for table in known:
+        if set(classes) <= set(table):
+            return np.array([table[name] for name in classes], dtype=np.uint8)
+    colours = [mpl.colormaps["tab20"](index % 20)[:3] for index in range(len(classes))]
+    return (255 * np.array(colours)).round().astype(np.uint8)
