@@ -5,5 +5,6 @@ from fedrs_lightning.methods.bounds import Centralised, LocalOnly
 from fedrs_lightning.methods.fedbn import FedBN
 from fedrs_lightning.methods.feddap import FedDAP
 from fedrs_lightning.methods.fedmad import FedMAD
+from fedrs_lightning.methods.fedproto import FedProto
 
-__all__ = ["Centralised", "FedAvg", "FedBN", "FedDAP", "FedMAD", "LocalOnly"]
+__all__ = ["Centralised", "FedAvg", "FedBN", "FedDAP", "FedMAD", "FedProto", "LocalOnly"]

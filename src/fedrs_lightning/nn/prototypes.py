@@ -1,4 +1,4 @@
-"""Class prototypes of pixels: sums and counts, anchors, and cross-entropy of cosines (methods.md 12.5 to 12.7).
+"""Class prototypes of samples and pixels: sums, counts and means, anchors, and cross-entropy of cosines (methods.md 9 to 12).
 
 Everything is a product of matrices over all classes and pixels, which is fast, and gives the same bits on every run on a
 GPU too, where scattered additions do not.
@@ -119,3 +119,90 @@ def cosine_cross_entropy(cosine: Tensor, labels: Tensor, valid: Tensor, temperat
     logits = torch.where(valid, rows / temperature, torch.finfo(rows.dtype).min)  # finite: no nan where no class is valid
     total = F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum")
     return total / (labels >= 0).sum().clamp(min=1)
+
+
+def pixel_form(embedding: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Embedding and labels of samples or pixels in one form, labels at the embedding's resolution.
+
+    Args:
+        embedding: [B, D, h, w], or [B, D], which becomes one image of B x 1 pixels.
+        labels: int64 [B, H, W], or [B].
+
+    Returns:
+        Embedding [B, D, h, w] in at least single precision and labels [B, h, w].
+    """
+    if embedding.dtype in (torch.float16, torch.bfloat16):
+        embedding = embedding.float()
+    if embedding.dim() == 2:
+        return embedding.T[None, :, :, None], labels[None, :, None]
+    return embedding, resize_labels(labels, embedding.shape[-2:])
+
+
+class ClassMeans:
+    """Mean embedding of each class over a client's last complete pass through its data, not normalised, without gradient.
+
+    Args:
+        num_classes: C.
+        num_samples: of a pass; the first batch after so many begins anew.
+    """
+
+    def __init__(self, num_classes: int, num_samples: int) -> None:
+        self.num_classes, self.num_samples = num_classes, num_samples
+        self._seen = 0
+        self._totals: tuple[Tensor, Tensor] | None = None
+        self._dtype = torch.float32
+
+    @torch.no_grad()
+    def add(self, embedding: Tensor, labels: Tensor, samples: int) -> None:
+        """Count a batch.
+
+        Args:
+            embedding: [B, D, h, w], see `pixel_form`.
+            labels: int64 [B, h, w]; those outside 0..C-1 do not count.
+            samples: images of the batch.
+        """
+        with torch.autocast(embedding.device.type, enabled=False):
+            sums, counts = class_statistics(embedding, labels, self.num_classes, normalise=False)
+        if self._totals is not None and self._seen % self.num_samples:
+            sums, counts = sums + self._totals[0], counts + self._totals[1]
+        self._totals, self._dtype = (sums, counts), embedding.dtype
+        self._seen += samples
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Means [C, D] in the embedding's dtype, 0 for a class without a member, and counts int64 [C]."""
+        if self._totals is None:
+            raise RuntimeError("means of a pass that has not begun")
+        sums, counts = self._totals
+        return (sums / counts.clamp(min=1)[:, None]).to(self._dtype), counts
+
+
+def rank_in_class(labels: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Put the members of every class into a random order.
+
+    Args:
+        labels: int64 [N]; negative for those that belong to no class.
+        draws: [N], distinct random numbers that decide the order.
+
+    Returns:
+        A permutation [N] of the members, sorted by class, and the rank (from 0) of each within its class, N for no class.
+    """
+    order = draws.argsort()
+    order = order[labels[order].argsort(stable=True)]
+    ordered = labels[order]
+    rank = torch.arange(len(labels), device=labels.device) - torch.searchsorted(ordered, ordered)
+    return order, torch.where(ordered >= 0, rank, len(labels))
+
+
+def stratified(labels: Tensor, limit: int, draws: Tensor) -> Tensor:
+    """Draw members of all classes in turns: one of each class, then a second of each, until `limit` or until all are drawn.
+
+    Args:
+        labels: int64 [N]; negative for those that belong to no class, which come last.
+        limit: at most so many.
+        draws: [N] random numbers.
+
+    Returns:
+        Places int64 [min(limit, N)]; their number does not depend on the labels, so that nothing waits for a GPU.
+    """
+    order, rank = rank_in_class(labels, draws)
+    return order[rank.argsort(stable=True)[:limit]]

@@ -1,0 +1,184 @@
+"""FedProto: clients agree on class prototypes (Tan et al., 2022, arXiv:2105.00243; methods.md section 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, stack
+from fedrs_lightning.methods.fedbn import require_choice
+from fedrs_lightning.nn.prototypes import ClassMeans, class_statistics, pixel_form
+from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
+
+if TYPE_CHECKING:
+    from fedrs_lightning.tasks.base import Task
+
+ProtoWeighting = Literal["clients", "samples"]
+Regulariser = Literal["samples", "prototypes"]
+
+PROTOTYPES, VALID, COUNTS = "fedproto/prototypes", "fedproto/valid", "fedproto/counts"
+MEANS = "fedproto/means"
+
+
+class FedProto(FedAvg):
+    """Embeddings are pulled to the mean embedding of their class over all clients.
+
+    With f_i the embedding (input of the last layer, length D) and y_i the class of sample i, and P_c the server's prototypes:
+
+        L = CE + weight / (B D) * sum_i |f_i - P_{y_i}|^2
+        p_kc = mean of the f_i of class c on client k, over its last local epoch, while the network moves
+        P_c <- mean of p_kc over the participants that own class c
+
+    A sample whose class has no prototype adds 0 and counts in the mean; so does every sample of the first round. Prototypes are
+    constants: no gradient reaches them. Predictions come from the classifier.
+
+    Segmentation is not in the source and ours: pixels of the embedding map at its own resolution take the place of samples,
+    with labels by nearest neighbour; pixels without a label do not count, and the mean is over the pixels whose class has a
+    prototype.
+
+    Args:
+        weight: lambda. Null takes 1, the authors' value for MNIST and FEMNIST (0.1 for CIFAR-10; a later comparison, MarsFL,
+            takes 2); for segmentation no source gives a value and one must be set. 0 leaves federated averaging.
+        average_model: clients share one averaged model, as in the comparisons of FPL and its successors (default); false
+            keeps models private, so that prototypes alone travel, as in the authors' code.
+        proto_weighting: P_c is the mean over `clients`, as in the authors' code, or weighted by their `samples` of the class,
+            as in the paper. Under `clients` a client says only which classes it has, not how many samples of each.
+        regulariser: `samples`, distances of single samples, as in the authors' code, or `prototypes`, the sum over the
+            classes of a batch of the mean squared difference of the batch's class mean, as the paper words it (rebuilt).
+        keep_missing: a class that no participant has keeps its prototype (ours); false forgets it, as the authors' code does.
+        weighting: of the models, as in FedAvg.
+        buffers: as in FedAvg.
+    """
+
+    def __init__(
+        self,
+        weight: float | None = None,
+        average_model: bool = True,
+        proto_weighting: ProtoWeighting = "clients",
+        regulariser: Regulariser = "samples",
+        keep_missing: bool = True,
+        weighting: Weighting = "samples",
+        buffers: Buffers = "mean",
+    ) -> None:
+        super().__init__(weighting, buffers)
+        if weight is not None and not 0 <= weight < float("inf"):
+            raise ConfigError(f"weight: {weight} is not a number of at least 0; 0 switches the term off")
+        require_choice("proto_weighting", proto_weighting, get_args(ProtoWeighting))
+        require_choice("regulariser", regulariser, get_args(Regulariser))
+        self.weight, self.average_model, self.proto_weighting = weight, average_model, proto_weighting
+        self.regulariser, self.keep_missing = regulariser, keep_missing
+
+    # Structure
+
+    def adapt(self, task: Task) -> None:
+        """Insert nothing.
+
+        Raises:
+            ConfigError: the task has no classes, or is segmentation and `weight` is not set.
+        """
+        num_classes(task, type(self).__name__)
+        if self.weight is None and hasattr(task, "ignore_index"):
+            raise ConfigError("FedProto: weight has no default for segmentation, which no source defines; set method.init_args.weight")
+
+    def private_keys(self, task: Task) -> set[str]:
+        """All of them where models are not averaged."""
+        return super().private_keys(task) if self.average_model else set(task.model_state())
+
+    def init_server(self, task: Task, clients: Sequence[Client]) -> State:
+        """No prototypes."""
+        classes, (dimension, dtype) = num_classes(task), embedding_form(task)
+        return {PROTOTYPES: torch.zeros(classes, dimension, dtype=dtype), VALID: torch.zeros(classes, dtype=torch.bool)}
+
+    # Client
+
+    def on_local_start(self, local: Local) -> None:
+        """No samples counted."""
+        local.scratch[MEANS] = ClassMeans(len(local.received[VALID]), local.client.num_samples)
+
+    def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
+        """The task's loss and the weighted term `prototype`, from the one forward pass of the batch."""
+        embedding, labels = pixel_form(output.embedding, class_labels(batch, type(self).__name__))
+        local.scratch[MEANS].add(embedding, labels, len(batch["image"]))
+        prototypes, valid = local.received[PROTOTYPES], local.received[VALID]
+        if self.regulariser == "prototypes":
+            term = self._to_means(embedding, labels, prototypes, valid)
+        else:
+            term = self._to_samples(embedding, labels, prototypes, valid, of_all=output.embedding.dim() == 2)
+        return super().loss(local, batch, output) | {"prototype": (1.0 if self.weight is None else self.weight) * term}
+
+    def upload(self, local: Local) -> State:
+        """p_kc [C, D] and the number of samples behind each, or just 1 and 0 where nobody needs the number."""
+        means, counts = local.scratch[MEANS].means()
+        return {PROTOTYPES: means, COUNTS: counts if self.proto_weighting == "samples" else counts.clamp(max=1)}
+
+    def _to_samples(self, embedding: Tensor, labels: Tensor, prototypes: Tensor, valid: Tensor, of_all: bool) -> Tensor:
+        """Mean squared difference of embeddings [B, D, h, w] and their prototypes, of all or of those that have one."""
+        known = has_entry(labels, valid)
+        target = prototypes[labels.clamp(0, len(valid) - 1)].permute(0, 3, 1, 2)
+        apart = torch.where(known[:, None], embedding - target, 0.0).square()
+        return apart.sum() / ((known.numel() if of_all else known.sum().clamp(min=1)) * embedding.shape[1])
+
+    def _to_means(self, embedding: Tensor, labels: Tensor, prototypes: Tensor, valid: Tensor) -> Tensor:
+        """Sum over classes of the mean squared difference of the batch's class mean and the prototype."""
+        with torch.autocast(embedding.device.type, enabled=False):
+            sums, counts = class_statistics(embedding, labels, len(valid), normalise=False)
+        means = sums / counts.clamp(min=1)[:, None]
+        apart = torch.where((valid & (counts > 0))[:, None], means - prototypes, 0.0)
+        return apart.square().mean(1).sum().to(embedding.dtype)
+
+    # Server
+
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+        """The averaged model and the new prototypes."""
+        state = super().aggregate(server, uploads)
+        shares = stack(uploads, COUNTS)  # [K, C]
+        total = shares.sum(0)
+        seen = total > 0
+        mean = (shares[..., None] * stack(uploads, PROTOTYPES)).sum(0) / total.clamp(min=1)[:, None]
+        state[PROTOTYPES] = torch.where(seen[:, None], mean.to(server[PROTOTYPES].dtype), server[PROTOTYPES])
+        state[VALID] = seen | server[VALID] if self.keep_missing else seen
+        return state
+
+
+def num_classes(task: Task, method: str = "this method") -> int:
+    """Number of classes of a task.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    count = getattr(task, "num_classes", None)
+    if count is None:
+        raise ConfigError(f"{method} needs a task with classes; {type(task).__name__} has no num_classes")
+    return int(count)
+
+
+def class_labels(batch: Batch, method: str) -> Tensor:
+    """The one class of every sample or pixel: `mask`, or `label`, int64.
+
+    Raises:
+        ConfigError: samples have several labels each, so that there is no prototype of "its" class.
+    """
+    labels = batch["mask"] if "mask" in batch else batch["label"]
+    if labels.is_floating_point():
+        raise ConfigError(f"{method} needs one class per sample, and this data set has several labels each; choose another method")
+    return labels
+
+
+def embedding_form(task: Task) -> tuple[int, torch.dtype]:
+    """Length D and dtype of the embedding, from the weight of the last layer, [C, D, ...].
+
+    Raises:
+        ConfigError: the task does not name its last layer.
+    """
+    state = task.model_state()
+    weight = next(state[key] for key in sorted(task.head_keys()) if state[key].dim() > 1)
+    return weight.shape[1], weight.dtype
+
+
+def has_entry(labels: Tensor, valid: Tensor) -> Tensor:
+    """Whether each label is a class with an entry: int64 [...] and bool [C] -> bool [...]."""
+    return (labels >= 0) & (labels < len(valid)) & valid[labels.clamp(0, len(valid) - 1)]

@@ -1,0 +1,121 @@
+"""FedProto: through the engine, and its corners."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.methods import FedProto
+from fedrs_lightning.tasks import ClassificationTask
+from fedrs_lightning.types import Client, Local, Output, Upload
+
+from ..engine.conftest import run
+from .checks import CLASSIFICATION, SEGMENTATION, assert_fedavg, assert_same_on_ranks_and_after_a_kill, count_forwards, finite
+from .conftest import small_segmentation_task
+
+KINDS = {"classification": CLASSIFICATION, "segmentation": SEGMENTATION}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_its_term_it_is_federated_averaging(kind, tmp_path):
+    neutral, full = assert_fedavg(partial(FedProto, weight=0.0), partial(FedProto, weight=1.0), tmp_path, **KINDS[kind])
+    assert bool(full.server["fedproto/valid"].all())
+    first, *later = [row for row in full.clients if row["phase"] == "train" and row["client"] == full.history[0]["cohort"][0]]
+    assert first["loss/prototype"] == 0.0
+    assert all(row["loss/prototype"] > 0 for row in later)
+    assert all(row["loss/prototype"] == 0.0 for row in neutral.clients if row["phase"] == "train")
+
+
+VARIANTS = {
+    "default": {},
+    "authors": {"average_model": False, "keep_missing": False},
+}
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_ranks_and_resume(options, tmp_path):
+    one = assert_same_on_ranks_and_after_a_kill(partial(FedProto, weight=0.5, **options), tmp_path, local_epochs=2, **CLASSIFICATION)
+    if not options.get("average_model", True):
+        assert not any(key.startswith("model/") for key in one.server)
+        size = one.server["fedproto/prototypes"].numel() * 4 + len(one.server["fedproto/valid"]) * 8
+        assert one.history[0]["bytes"]["up"] == 4 * size
+
+
+def test_ranks_and_resume_on_segmentation_as_in_the_paper(tmp_path):
+    paper = partial(FedProto, weight=0.5, proto_weighting="samples", regulariser="prototypes")
+    assert_same_on_ranks_and_after_a_kill(paper, tmp_path, **SEGMENTATION)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_forward_pass_a_batch(kind, tmp_path):
+    training, _, steps = count_forwards(partial(FedProto, weight=1.0), tmp_path, evaluate_every=1, **KINDS[kind])
+    assert training == steps
+
+
+def test_one_participant_and_one_client_that_holds_no_sample_of_a_class(tmp_path):
+    outcome = run(partial(FedProto, weight=1.0), tmp_path / "run", clients_per_round=1, num_rounds=2, **CLASSIFICATION)
+    assert finite(outcome.server)
+
+
+def uploads(*given):
+    """Uploads from ([means], [counts]) of each client."""
+    return [
+        Upload(Client(number, 1), {"fedproto/prototypes": torch.tensor(means)[:, None], "fedproto/counts": torch.tensor(counts)})
+        for number, (means, counts) in enumerate(given)
+    ]
+
+
+def test_server_step_by_hand():
+    server = {"fedproto/prototypes": torch.tensor([[9.0], [9.0], [9.0]]), "fedproto/valid": torch.tensor([True, True, False])}
+    sent = uploads(([1.0, 0.0, 0.0], [1, 0, 0]), ([4.0, 0.0, 0.0], [2, 0, 0]))
+    state = FedProto(proto_weighting="samples").aggregate(server, sent)
+    assert state["fedproto/prototypes"].tolist() == [[3.0], [9.0], [9.0]]
+    assert state["fedproto/valid"].tolist() == [True, True, False]
+    state = FedProto(keep_missing=False).aggregate(server, uploads(([1.0, 0.0, 0.0], [1, 0, 0]), ([4.0, 0.0, 0.0], [1, 0, 0])))
+    assert state["fedproto/prototypes"][0].tolist() == [2.5]
+    assert state["fedproto/valid"].tolist() == [True, False, False]
+
+
+def test_pixels_by_hand():
+    """Labels at the embedding's resolution; ignored pixels and classes without a prototype do not count; gradients flow to
+    embeddings only."""
+    method, task = FedProto(weight=2.0), small_segmentation_task()
+    embedding = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]], requires_grad=True)  # D = 1
+    mask = torch.tensor([[[0, 9, 1, 9], [9, 9, 9, 9], [2, 9, 255, 9], [9, 9, 9, 9]]])  # nearest: 0 1 / 2 255
+    prototypes = torch.tensor([[2.0], [5.0], [7.0]], requires_grad=True)
+    received = {"fedproto/prototypes": prototypes.detach(), "fedproto/valid": torch.tensor([True, True, False])}
+    local = Local(Client(0, 1), 2, task, received, {}, 1, optimizer=None, fabric=None, batches=None)
+    method.on_local_start(local)
+    logits = torch.zeros(1, 3, 4, 4)
+    batch = {"image": torch.zeros(1, 3, 4, 4), "mask": torch.where(mask == 9, 255, mask)}
+    term = method.loss(local, batch, Output(logits, embedding))["prototype"]
+    assert term.item() == 2.0 * ((1 - 2) ** 2 + (2 - 5) ** 2) / 2
+    term.backward()
+    assert embedding.grad.flatten().tolist() == [2.0 * (1 - 2), 2.0 * (2 - 5), 0.0, 0.0]
+    sent = method.upload(local)
+    assert sent["fedproto/prototypes"].flatten().tolist() == [1.0, 2.0, 3.0]
+    assert sent["fedproto/counts"].tolist() == [1, 1, 1]
+
+    batch["mask"] = torch.full_like(batch["mask"], 255)
+    terms = method.loss(local, batch, Output(logits, embedding))
+    assert [term.item() for term in terms.values()] == [0.0, 0.0]
+    assert method.upload(local)["fedproto/counts"].tolist() == [0, 0, 0]  # a new pass
+
+
+def test_errors():
+    with pytest.raises(ConfigError, match="weight: -1 is not a number of at least 0"):
+        FedProto(weight=-1)
+    with pytest.raises(ConfigError, match="proto_weighting: 'pixels' is not one of clients, samples"):
+        FedProto(proto_weighting="pixels")
+    with pytest.raises(ConfigError, match="regulariser: 'both'"):
+        FedProto(regulariser="both")
+    with pytest.raises(ConfigError, match="weight has no default for segmentation"):
+        FedProto().adapt(small_segmentation_task())
+    FedProto().adapt(ClassificationTask("resnet18", 4, 3, width=4))
+    method = FedProto()
+    received = {"fedproto/prototypes": torch.zeros(2, 3), "fedproto/valid": torch.zeros(2, dtype=torch.bool)}
+    local = Local(Client(0, 1), 1, None, received, {}, 1, optimizer=None, fabric=None, batches=None)
+    method.on_local_start(local)
+    with pytest.raises(ConfigError, match="one class per sample"):
+        method.loss(local, {"image": torch.zeros(1), "label": torch.ones(1, 2)}, Output(torch.zeros(1, 2), torch.zeros(1, 3)))
