@@ -6,5 +6,6 @@ from fedrs_lightning.methods.fedbn import FedBN
 from fedrs_lightning.methods.feddap import FedDAP
 from fedrs_lightning.methods.fedmad import FedMAD
 from fedrs_lightning.methods.fedproto import FedProto
+from fedrs_lightning.methods.fedprox import FedProx
 
-__all__ = ["Centralised", "FedAvg", "FedBN", "FedDAP", "FedMAD", "FedProto", "LocalOnly"]
+__all__ = ["Centralised", "FedAvg", "FedBN", "FedDAP", "FedMAD", "FedProto", "FedProx", "LocalOnly"]

@@ -1,0 +1,66 @@
+"""FedProx: what the added gradient does, and FedAvg without it."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.methods import FedAvg, FedProx
+from fedrs_lightning.nn.trainable import before_step, squared_distance, trainable
+
+from ..engine.conftest import ADAM, run
+from .conftest import make_segmentation_federation, small_segmentation_task
+from .engine_checks import check_engine, check_neutral
+
+
+def test_ranks_resume_and_passes(tmp_path):
+    outcome = check_engine(partial(FedProx, mu=0.5), tmp_path)
+    assert all(row["fedprox/penalty"] > 0 for row in outcome.clients if row["phase"] == "train")
+
+
+@pytest.mark.parametrize("optimizer", [ADAM, partial(torch.optim.SGD, lr=0.02, momentum=0.9, weight_decay=1e-3)], ids=["adam", "sgd"])
+def test_without_its_penalty_it_is_fedavg(optimizer, tmp_path):
+    neutral = check_neutral(partial(FedProx, mu=0.0), FedAvg, tmp_path, optimizer=optimizer)
+    assert {row["fedprox/penalty"] for row in neutral.clients if row["phase"] == "train"} == {0.0}
+
+
+def test_a_larger_penalty_holds_clients_nearer(tmp_path):
+    # small steps: a step of SGD times mu must stay well below 1
+    optimizer = partial(torch.optim.SGD, lr=0.01)
+    moved = {}
+    for mu in (0.1, 10.0):
+        path = tmp_path / f"{mu}"
+        outcome = run(partial(FedProx, mu=mu), path, optimizer=optimizer, num_rounds=1, local_epochs=4)
+        moved[mu] = [2 * row["fedprox/penalty"] / mu for row in outcome.clients if row["phase"] == "train"]
+    assert all(near < far for near, far in zip(moved[10.0], moved[0.1], strict=True))
+
+
+def test_segmentation_and_a_single_participant(tmp_path):
+    engine = {"federation": make_segmentation_federation(), "make_task": small_segmentation_task, "clients_per_round": 1, "num_rounds": 2}
+    outcome = run(FedProx, tmp_path, **engine)
+    assert all(bool(torch.isfinite(value).all()) for value in outcome.server.values())
+
+
+def test_penalty_counts_parameters_and_leaves_those_without_a_gradient_alone():
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
+    network[0].weight.requires_grad_(False)
+    parameters = trainable(network)
+    assert list(parameters) == ["model/0.bias", "model/1.weight", "model/1.bias", "model/2.weight", "model/2.bias"]
+    optimizer = torch.optim.SGD(parameters.values(), lr=1.0)
+    seen = []
+    before_step(optimizer, lambda chosen, gradients, places: seen.append((chosen, gradients, places)))
+    network[1].weight.grad = torch.ones(2)
+    network[2].bias.grad = torch.ones(1)
+    optimizer.step()
+    ((chosen, gradients, places),) = seen
+    assert places == [1, 4]
+    assert all(a is b for a, b in zip(chosen, [network[1].weight, network[2].bias], strict=True))
+    assert all(gradient.sum() == gradient.numel() for gradient in gradients)
+    assert squared_distance([torch.tensor([1.0, 2.0])], [torch.tensor([0.0, 4.0])]).item() == 5.0
+
+
+@pytest.mark.parametrize("mu", [-0.1, float("nan"), float("inf")])
+def test_errors_name_the_option(mu):
+    with pytest.raises(ConfigError, match="mu:"):
+        FedProx(mu=mu)
