@@ -7,5 +7,6 @@ from fedrs_lightning.methods.feddap import FedDAP
 from fedrs_lightning.methods.fedmad import FedMAD
 from fedrs_lightning.methods.fedproto import FedProto
 from fedrs_lightning.methods.fedprox import FedProx
+from fedrs_lightning.methods.fpl import FPL
 
-__all__ = ["Centralised", "FedAvg", "FedBN", "FedDAP", "FedMAD", "FedProto", "FedProx", "LocalOnly"]
+__all__ = ["Centralised", "FPL", "FedAvg", "FedBN", "FedDAP", "FedMAD", "FedProto", "FedProx", "LocalOnly"]
