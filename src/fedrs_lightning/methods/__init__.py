@@ -8,5 +8,6 @@ from fedrs_lightning.methods.fedmad import FedMAD
 from fedrs_lightning.methods.fedproto import FedProto
 from fedrs_lightning.methods.fedprox import FedProx
 from fedrs_lightning.methods.fpl import FPL
+from fedrs_lightning.methods.moon import MOON
 
-__all__ = ["Centralised", "FPL", "FedAvg", "FedBN", "FedDAP", "FedMAD", "FedProto", "FedProx", "LocalOnly"]
+__all__ = ["Centralised", "FPL", "FedAvg", "FedBN", "FedDAP", "FedMAD", "FedProto", "FedProx", "LocalOnly", "MOON"]

@@ -1,0 +1,147 @@
+"""MOON: model-contrastive learning (Li et al., 2021, arXiv:2103.16257; methods.md section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting
+from fedrs_lightning.methods.fedbn import require_choice
+from fedrs_lightning.nn.projection import in_at_least_float32, insert_projection, last_linear
+from fedrs_lightning.nn.surgery import MODEL, network_of
+from fedrs_lightning.types import Batch, Local, Output, State
+
+if TYPE_CHECKING:
+    from fedrs_lightning.tasks.base import Task
+
+FirstRound = Literal["skip", "use_global"]
+
+PREVIOUS = "moon/previous"
+
+
+class MOON(FedAvg):
+    """Federated averaging whose clients keep their features near the global model's and away from their own earlier ones.
+
+    The classifier reads a projection head (two linear layers with a ReLU between), which is a part of the model and travels. With
+    z the projection of a batch's images in the model under training, z_glob in the received model w and z_r in the client's
+    models after its last visits, the newest first,
+
+        L_k = task loss + mu * mean over the batch of l
+        l   = -log( exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + sum over r of exp(cos(z, z_r) / tau)) )
+
+    The received and the earlier models are frozen and in evaluation mode. They cost a pass each, without gradient; the model under
+    training runs once. A client keeps its last models, also over rounds without it. At its first visit there is none: l is
+    then 0 (`skip`, as in the released code, whose pool is empty in its first round), or w takes the place (`use_global`).
+    Released code also files the untrained models of clients that have not been visited; here a client has no earlier model before
+    its first visit. The contrast needs no labels, so it is the same for multi-label tasks.
+
+    On a segmentation task there is no image-level projection: with `projection: false` z is the decoder's output averaged over
+    space, which is ours.
+
+    Args:
+        mu: weight of the contrast (released code: 1; its authors try 0.001 to 10, 5 on CIFAR-10).
+        temperature: tau > 0 (released code: 0.5).
+        projection: insert the head. Without it z is the embedding, as in several re-implementations: another method.
+        out_dim: length of z with a head (released code: 256).
+        buffer: how many earlier models a client keeps (released code: 1).
+        first_round: see above.
+        weighting: as in FedAvg.
+        buffers: as in FedAvg.
+    """
+
+    def __init__(
+        self,
+        mu: float = 1.0,
+        temperature: float = 0.5,
+        projection: bool = True,
+        out_dim: int = 256,
+        buffer: int = 1,
+        first_round: FirstRound = "skip",
+        weighting: Weighting = "samples",
+        buffers: Buffers = "mean",
+    ) -> None:
+        super().__init__(weighting, buffers)
+        if not 0 <= mu < float("inf"):
+            raise ConfigError(f"mu: {mu} is not a number of at least 0; 0 switches the contrast off")
+        if not 0 < temperature < float("inf"):
+            raise ConfigError(f"temperature: {temperature} is not a positive number")
+        for name, value in (("out_dim", out_dim), ("buffer", buffer)):
+            if value < 1:
+                raise ConfigError(f"{name}: {value} is below 1")
+        require_choice("first_round", first_round, get_args(FirstRound))
+        self.mu, self.temperature, self.projection, self.out_dim = mu, temperature, projection, out_dim
+        self.buffer, self.first_round = buffer, first_round
+
+    def adapt(self, task: Task) -> None:
+        """Insert the projection head.
+
+        Raises:
+            ConfigError: the network's last layer is not a linear classifier.
+        """
+        if not self.projection:
+            return
+        network = network_of(task)
+        found = last_linear(network, task.head_keys())
+        if found is None:
+            raise ConfigError(
+                f"MOON: {type(task).__name__} has no linear last layer to put a projection head in front of; set projection: false"
+            )
+        insert_projection(network, found[0], self.out_dim)
+
+    def on_local_start(self, local: Local) -> None:
+        """Set out the frozen models: the received one, then the client's earlier ones."""
+        names = local.task.model_state()
+        received = {key: local.received[key] if key in local.received else value.detach().clone() for key, value in names.items()}
+        earlier = [_entries(local.memory, number) for number in range(self.buffer)]
+        earlier = [state for state in earlier if state]
+        if not earlier and self.first_round == "use_global":
+            earlier = [received]
+        local.scratch["moon/frozen"] = [{key.removeprefix(MODEL): value for key, value in state.items()} for state in (received, *earlier)]
+
+    def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
+        """The task's loss and the weighted contrast."""
+        z = _feature(output)
+        network = network_of(local.task)
+        with torch.no_grad(), evaluation_mode(network):
+            # One frozen model after the other in the one network: no copy of it is made, and its own parameters stay as they are.
+            frozen = [_feature(functional_call(network, state, (batch["image"],))) for state in local.scratch["moon/frozen"]]
+        near = torch.stack([F.cosine_similarity(z, other, dim=-1) for other in frozen], dim=1)  # [B, 1 + earlier models]
+        target = torch.zeros(len(z), dtype=torch.int64, device=z.device)
+        contrast = F.cross_entropy(near / self.temperature, target)
+        return super().loss(local, batch, output) | {"contrast": self.mu * contrast}
+
+    def on_local_end(self, local: Local) -> None:
+        """File the trained model as the newest of the earlier ones."""
+        for number in range(self.buffer - 1, 0, -1):
+            local.memory |= {f"{PREVIOUS}/{number}/{key}": value for key, value in _entries(local.memory, number - 1).items()}
+        local.memory |= {f"{PREVIOUS}/0/{key}": value.detach().clone() for key, value in local.task.model_state().items()}
+
+
+def _entries(memory: State, number: int) -> State:
+    prefix = f"{PREVIOUS}/{number}/"
+    return {key.removeprefix(prefix): value for key, value in memory.items() if key.startswith(prefix)}
+
+
+def _feature(output: Output) -> Tensor:
+    """z [B, D]: the embedding, averaged over space where it is a map."""
+    embedding = in_at_least_float32(output.embedding)
+    return embedding.flatten(2).mean(-1) if embedding.ndim > 2 else embedding
+
+
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards every layer has its own mode again."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
