@@ -154,3 +154,33 @@ def test_mistakes_are_explained(options, message):
     arguments = {"architecture": "fpn", "encoder": "resnet18", "num_classes": 4, "in_channels": 3, "loss": "ce"} | options
     with pytest.raises(ConfigError, match=message):
         SegmentationTask(**arguments)
+
+
+def test_classes_of_another_label_space_are_out_of_reach():
+    """The softmax of a sample runs over the classes of its own data set, and a prediction is one of them."""
+    task = SegmentationTask("unet", "resnet18", 4, 3, "ce", encoder_width=4, decoder_channels=16)
+    logits = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0)).double()
+    mask = torch.randint(0, 2, (2, 8, 8), generator=torch.Generator().manual_seed(1))
+    classes = torch.tensor([[True, True, False, False], [True, True, True, False]])
+    output, batch = Output(logits, logits), {"mask": mask, "classes": classes}
+    rows = [
+        torch.nn.functional.cross_entropy(logits[:1, :2], mask[:1], reduction="sum"),
+        torch.nn.functional.cross_entropy(logits[1:, :3], mask[1:], reduction="sum"),
+    ]
+    torch.testing.assert_close(task.criterion(output, batch), sum(rows) / mask.numel())
+    metric = task.metric()
+    task.update(metric, output, batch)
+    assert metric.confmat[:, 3].sum() == 0
+    assert metric.confmat.sum() == mask.numel()
+
+
+def test_unscored_classes_count_in_the_matrix_but_not_in_the_mean():
+    task = SegmentationTask("unet", "resnet18", 3, 3, "ce", encoder_width=4, decoder_channels=16)
+    metric = task.metric()
+    metric.confmat += torch.tensor([[8, 2, 0], [0, 6, 4], [5, 0, 5]])
+    plain = task.scores(metric)
+    task.unscored = (2,)
+    scores = task.scores(metric)
+    assert scores["miou"] == pytest.approx((8 / 15 + 6 / 12) / 2)
+    assert plain["miou"] == pytest.approx((8 / 15 + 6 / 12 + 5 / 14) / 3)
+    assert scores["pixel_accuracy"] == plain["pixel_accuracy"]

@@ -6,6 +6,7 @@ to 3e-8, and a single client must not wait for other ranks inside `compute()`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -43,17 +44,19 @@ def class_ious(confusion: Tensor) -> Tensor:
     return hits.double() / union.double()  # 0 / 0 is nan
 
 
-def mean_iou(confusion: Tensor, absent: Absent = "left_out") -> float:
+def mean_iou(confusion: Tensor, absent: Absent = "left_out", unscored: Sequence[int] = ()) -> float:
     """Mean of `class_ious`, in [0, 1]; nan without pixels.
 
     Args:
         confusion: int64 [C, C].
         absent: classes neither labelled nor predicted are `left_out` or count as `zero`; `labelled_only` takes the
             classes with labels alone.
+        unscored: classes that the network knows but the mean leaves out, such as clutter.
     """
-    ious = class_ious(confusion)
     if not bool(confusion.any()):
         return float("nan")
+    scored = [number for number in range(len(confusion)) if number not in set(unscored)]
+    ious, confusion = class_ious(confusion)[scored], confusion[scored]
     if absent == "zero":
         return float(ious.nan_to_num(0.0).mean())
     return float(ious[confusion.sum(1) > 0].mean() if absent == "labelled_only" else ious.nanmean())

@@ -34,6 +34,9 @@ PixelLoss = Literal["ce", "ce_dice"]
 class SegmentationTask(Task):
     """A segmentation network, its pixel loss and mIoU. Batches hold `image` [B, C_in, H, W] and `mask` int64 [B, H, W].
 
+    `unscored` names classes that count in the loss and the confusion matrix but not in mIoU (clutter trained as a class); a
+    batch's `classes` bool [B, C] says which classes its samples' data sets have, where label spaces differ.
+
     Args:
         architecture: deeplabv3plus, fpn, unet or segformer.
         encoder: resnet18, resnet34 or resnet50; mit_b0 for segformer.
@@ -81,6 +84,7 @@ class SegmentationTask(Task):
             architecture, encoder, num_classes, in_channels, decoder_channels, encoder_width, deep, weights, band_init
         )
         self.num_classes, self.loss, self.ignore_index, self.absent = num_classes, loss, ignore_index, absent
+        self.unscored: tuple[int, ...] = ()
         self.class_names = tuple(class_names) if class_names is not None else tuple(str(number) for number in range(num_classes))
 
     def head_keys(self) -> set[str]:
@@ -89,8 +93,9 @@ class SegmentationTask(Task):
 
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean loss over the labelled pixels of the batch; 0 with zero gradient where there is none."""
-        loss = pixel_cross_entropy(output.logits, batch["mask"], self.ignore_index)
-        return loss + dice_loss(output.logits, batch["mask"], self.ignore_index) if self.loss == "ce_dice" else loss
+        logits = offered_classes(output.logits, batch)
+        loss = pixel_cross_entropy(logits, batch["mask"], self.ignore_index)
+        return loss + dice_loss(logits, batch["mask"], self.ignore_index) if self.loss == "ce_dice" else loss
 
     def metric(self) -> Metric:
         """Confusion counts int64 [C, C] of the labelled pixels."""
@@ -98,7 +103,7 @@ class SegmentationTask(Task):
 
     def update(self, metric: Metric, output: Output, batch: Batch) -> None:
         """Count labels against the classes of highest score."""
-        metric.update(output.logits, batch["mask"])
+        metric.update(offered_classes(output.logits, batch), batch["mask"])
 
     def scores(self, metric: Metric) -> dict[str, float]:
         """`miou`, `pixel_accuracy`, `mean_class_accuracy` (over labelled classes) and `iou/<class>`, all in [0, 1].
@@ -109,7 +114,7 @@ class SegmentationTask(Task):
         counts = confusion_counts(metric)
         ious = dict(zip(self.class_names, class_ious(counts).tolist(), strict=True))
         scores = {
-            "miou": mean_iou(counts, self.absent),
+            "miou": mean_iou(counts, self.absent, self.unscored),
             "pixel_accuracy": overall_accuracy(counts),
             "mean_class_accuracy": mean_class_accuracy(counts),
         }
@@ -119,6 +124,16 @@ class SegmentationTask(Task):
         """Names of the classes that are neither labelled nor predicted, and so have no IoU."""
         ious = class_ious(confusion_counts(metric))
         return [name for name, iou in zip(self.class_names, ious.tolist(), strict=True) if math.isnan(iou)]
+
+
+def offered_classes(logits: Tensor, batch: Batch) -> Tensor:
+    """Logits [B, C, H, W] with the classes that a sample's own data set does not have out of reach.
+
+    Only batches of a union of label spaces say which these are: `classes`, bool [B, C]. Elsewhere nothing changes.
+    """
+    if "classes" not in batch:
+        return logits
+    return torch.where(batch["classes"][:, :, None, None], logits, torch.finfo(logits.dtype).min)
 
 
 def pixel_cross_entropy(logits: Tensor, mask: Tensor, ignore_index: int) -> Tensor:
