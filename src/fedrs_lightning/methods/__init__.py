@@ -4,10 +4,11 @@ from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.methods.bounds import Centralised, LocalOnly
 from fedrs_lightning.methods.fedbn import FedBN
 from fedrs_lightning.methods.feddap import FedDAP
+from fedrs_lightning.methods.feddc import FedDC
 from fedrs_lightning.methods.fedmad import FedMAD
 from fedrs_lightning.methods.fedproto import FedProto
 from fedrs_lightning.methods.fedprox import FedProx
 from fedrs_lightning.methods.fpl import FPL
 from fedrs_lightning.methods.moon import MOON
 
-__all__ = ["Centralised", "FPL", "FedAvg", "FedBN", "FedDAP", "FedMAD", "FedProto", "FedProx", "LocalOnly", "MOON"]
+__all__ = ["Centralised", "FPL", "FedAvg", "FedBN", "FedDAP", "FedDC", "FedMAD", "FedProto", "FedProx", "LocalOnly", "MOON"]

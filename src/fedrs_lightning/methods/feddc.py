@@ -1,0 +1,191 @@
+"""FedDC: clients keep the drift of their models and correct for it (Gao et al., 2022, arXiv:2203.11751; methods.md section 5)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.methods.base import Buffers, FedAvg
+from fedrs_lightning.methods.fedbn import require_choice
+from fedrs_lightning.methods.rows import client_ids, model_entries, rows_of
+from fedrs_lightning.nn.trainable import before_step, snapshot, squared_distance, trainable
+from fedrs_lightning.types import Client, Local, State, Upload
+
+if TYPE_CHECKING:
+    from fedrs_lightning.tasks.base import Task
+
+ServerRule = Literal["released", "paper"]
+StateScale = Literal["step_count", "none"]
+
+IDS, SIZES, SIZE = "feddc/clients", "feddc/sizes", "feddc/size"
+STATE, DRIFT, CHANGE = "feddc/state/", "feddc/drift/", "feddc/change/"
+
+
+class FedDC(FedAvg):
+    """Federated averaging with a drift variable h_k and a gradient state c_k on every client, both as large as the model.
+
+    With w the received model, K clients, q_k = K n_k / (n_1 + ... + n_K) and alpha_k = alpha / q_k, a client minimises
+
+        L_k = task loss + alpha_k / 2 |theta - (w - h_k)|^2 + <theta, c / q_k - c_k>
+
+    over its trainable tensors; the gradients of both terms are added before every step, and then all are clipped. After M steps of
+    learning rate eta, with Delta = theta_k - w,
+
+        h_k <- h_k + Delta,    c_k' = c_k - c / q_k - Delta / (M eta),    c <- c + 1/K sum over participants of q_k (c_k' - c_k)
+
+    and the server takes
+
+        released:   w <- mean over participants of theta_k + mean over ALL clients of h_k
+        paper (7):  w <- sum over participants of n_k / n (theta_k + h_k)
+
+    which agree when all clients take part and hold equally many images. h_k and c_k stay on a client over rounds without it, and
+    so does its share of the mean drift. Batch-norm statistics are averaged without drift, with the weights of the parameters.
+
+    A client sends its model and q_k (c_k' - c_k), and h_k under the paper's rule. Under the released rule the server knows how
+    h_k changed: by theta_k - w. It sends its model, c and q_k.
+
+    Delta / (M eta) is a mean gradient for plain SGD only; with Adam it is hundreds of times larger, and the linear term then rules
+    the loss. The formula is kept, with a warning; `state_scale: none` drops the term. Weight decay of the optimiser acts
+    outside L_k. Both terms are logged at the end of a visit, as `feddc/penalty` and `feddc/correction`.
+
+    Args:
+        alpha: weight of the penalty, at least 0 (released scripts: 0.01 on CIFAR, 0.1 on MNIST).
+        server_rule: see above (default: released, which published numbers come from).
+        clip: largest norm of all gradients together, null for none (released code: 10).
+        state_scale: `step_count` as above with M the client's own number of steps; `none` leaves c_k and c at 0 and sends neither. The
+            released scripts take M from the mean client size, which is the same for equal sizes.
+        buffers: as in FedAvg.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.01,
+        server_rule: ServerRule = "released",
+        clip: float | None = 10.0,
+        state_scale: StateScale = "step_count",
+        buffers: Buffers = "mean",
+    ) -> None:
+        super().__init__("uniform" if server_rule == "released" else "samples", buffers)
+        if not 0 <= alpha < float("inf"):
+            raise ConfigError(f"alpha: {alpha} is not a number of at least 0")
+        if clip is not None and not clip > 0:
+            raise ConfigError(f"clip: {clip} is not a positive number; null does not clip")
+        require_choice("server_rule", server_rule, get_args(ServerRule))
+        require_choice("state_scale", state_scale, get_args(StateScale))
+        self.alpha, self.server_rule, self.clip, self.state_scale = alpha, server_rule, clip, state_scale
+
+    def init_server(self, task: Task, clients: Sequence[Client]) -> State:
+        """c = 0, the mean drift of all clients (released rule), and every client's q_k."""
+        ids = client_ids(clients)
+        samples = torch.zeros(len(ids), dtype=torch.float64)
+        samples[rows_of(ids, [client.id for client in clients])] = torch.tensor(
+            [client.num_samples for client in clients], dtype=torch.float64
+        )
+        state: State = {IDS: ids, SIZES: len(ids) * samples / samples.sum()}
+        names = (STATE, DRIFT) if self.server_rule == "released" else (STATE,)
+        zeros = {key: torch.zeros_like(value, device="cpu") for key, value in trainable(task).items()}
+        return state | {name + key: value.detach().clone() for name in names for key, value in zeros.items()}
+
+    def download(self, server: State, client_id: int) -> State:
+        """The model, c and this client's q_k."""
+        size = server[SIZES][rows_of(server[IDS], [client_id])]  # [1]
+        return model_entries(server) | {SIZE: size} | {key: value for key, value in server.items() if key.startswith(STATE)}
+
+    # Client
+
+    def on_local_start(self, local: Local) -> None:
+        """Set out w, h_k and c / q_k - c_k, and add both terms' gradients to those of every step."""
+        if not isinstance(local.optimizer, torch.optim.SGD):
+            warnings.warn(
+                f"FedDC's state is a mean gradient for SGD only; with {type(local.optimizer).__name__} its linear term can "
+                "outweigh the loss. Set optimizer: torch.optim.SGD without momentum, or method.init_args.state_scale: none",
+                stacklevel=2,
+            )
+        parameters = trainable(local.task)
+        size = float(local.received[SIZE])
+        received = snapshot(parameters)
+        drift, state = (_of_client(local, name, parameters) for name in (DRIFT, STATE))
+        centre = torch._foreach_sub(received, drift)  # w - h_k
+        shared = [local.received[STATE + key] for key in parameters]
+        pull = torch._foreach_sub(torch._foreach_div(shared, size), state)  # c / q_k - c_k
+        alpha, clip, every = self.alpha / size, self.clip, list(parameters.values())
+        local.scratch |= {"feddc/received": received, "feddc/centre": centre, "feddc/pull": pull, "feddc/drift": drift}
+        constant = torch._foreach_sub(pull, torch._foreach_mul(centre, alpha))
+
+        def correct(chosen: list[Tensor], gradients: list[Tensor], places: list[int]) -> None:
+            # alpha_k (theta - centre) + pull, without a full-size temporary a step
+            torch._foreach_add_(gradients, chosen, alpha=alpha)
+            torch._foreach_add_(gradients, [constant[place] for place in places])
+            if clip is not None:
+                nn.utils.clip_grad_norm_(every, clip)
+
+        before_step(local.optimizer, correct)
+
+    def on_local_end(self, local: Local) -> None:
+        """Take h_k and c_k further, and log both terms."""
+        parameters, scratch = trainable(local.task), local.scratch
+        size, values = float(local.received[SIZE]), [parameter.detach() for parameter in parameters.values()]
+        local.log["feddc/penalty"] = float(0.5 * self.alpha / size * squared_distance(values, scratch["feddc/centre"]))
+        inner = [(value.double() * pull).sum() for value, pull in zip(values, scratch["feddc/pull"], strict=True)]
+        local.log["feddc/correction"] = float(torch.stack(inner).sum())
+        moved = torch._foreach_sub(values, scratch["feddc/received"])  # Delta
+        drift = torch._foreach_add(scratch["feddc/drift"], moved)
+        if self.state_scale == "step_count":
+            # c_k' - c_k = -c / q_k - Delta / (M eta)
+            shared = [local.received[STATE + key] for key in parameters]
+            change = list(torch._foreach_neg(torch._foreach_div(shared, size)))
+            torch._foreach_add_(change, moved, alpha=-1 / (local.num_steps * local.learning_rate) if local.learning_rate else 0.0)
+        else:
+            change = [torch.zeros_like(value) for value in moved]
+        state = torch._foreach_add(_of_client(local, STATE, parameters), change)
+        local.memory |= {DRIFT + key: value for key, value in zip(parameters, drift, strict=True)}
+        local.memory |= {STATE + key: value for key, value in zip(parameters, state, strict=True)}
+        scratch["feddc/change"] = torch._foreach_mul(change, size)
+
+    def upload(self, local: Local) -> State:
+        """q_k (c_k' - c_k), and h_k under the paper's rule."""
+        keys = list(trainable(local.task))
+        state: State = {}
+        if self.state_scale == "step_count":
+            state |= {CHANGE + key: value for key, value in zip(keys, local.scratch["feddc/change"], strict=True)}
+        if self.server_rule == "paper":
+            state |= {DRIFT + key: local.memory[DRIFT + key] for key in keys}
+        return state
+
+    # Server
+
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+        """The averaged model corrected by the drift, the next c and the next mean drift."""
+        weights, state, count = self.weights(server, uploads).tolist(), super().aggregate(server, uploads), len(server[IDS])
+        ones = [1.0] * len(uploads)
+        for key in [name.removeprefix(STATE) for name in server if name.startswith(STATE)]:
+            old = server[STATE + key]
+            if self.state_scale == "step_count":
+                state[STATE + key] = (old.double() + _sum(uploads, CHANGE + key, ones) / count).to(old.dtype)
+            mean = _sum(uploads, key, weights)
+            if self.server_rule == "released":
+                gained = len(uploads) / count * (mean - server[key].double())  # 1/K sum of (theta_k - w)
+                drift = server[DRIFT + key].double() + gained
+                state[DRIFT + key] = drift.to(server[DRIFT + key].dtype)
+            else:
+                drift = _sum(uploads, DRIFT + key, weights)
+            state[key] = (mean + drift).to(server[key].dtype)
+        return state
+
+
+def _of_client(local: Local, name: str, parameters: dict[str, nn.Parameter]) -> list[Tensor]:
+    """This client's h_k or c_k; zero before its first visit."""
+    return [local.memory[name + key] if name + key in local.memory else torch.zeros_like(p.detach()) for key, p in parameters.items()]
+
+
+def _sum(uploads: Sequence[Upload], key: str, weights: Sequence[float]) -> Tensor:
+    """Weighted sum of an entry in float64, in the order of the uploads; one upload's entry in memory at a time."""
+    total = uploads[0].state[key].double() * weights[0]
+    for upload, weight in zip(uploads[1:], weights[1:], strict=True):
+        total += upload.state[key].double() * weight
+    return total
