@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedrs_lightning.cli.process import run_settings
+from fedrs_lightning.cli.quiet import rank, waiting
 from fedrs_lightning.engine.ranks import KEEPS
 from fedrs_lightning.errors import ConfigError, FedrsError, LostContact, TrainingError
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import lightning as L
     from jsonargparse import ArgumentParser, Namespace
 
-    from fedrs_lightning.data import Federation
+    from fedrs_lightning.data import FederatedDataset, Federation
     from fedrs_lightning.engine.engine import Engine
     from fedrs_lightning.engine.loggers import RoundLogger
     from fedrs_lightning.results.store import RunStore
@@ -32,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             return _main(argv)
         except (FedrsError, KeyboardInterrupt) as error:
-            if _rank() != 0:
+            if rank() != 0:
                 return _leave(error)
             if isinstance(error, KeyboardInterrupt):
                 print(f"fedrs fit: interrupted; {KEEPS}", file=sys.stderr)
@@ -44,14 +45,15 @@ def _leave(error: BaseException) -> int:
     """End a rank other than 0. What all ranks know rank 0 says, and ends; what it does not know is said here."""
     if isinstance(error, FedrsError) and not isinstance(error, LostContact):
         time.sleep(5.0)
-        print(f"fedrs fit: {' '.join(str(error).split())} (rank {_rank()})", file=sys.stderr)
+        print(f"fedrs fit: {' '.join(str(error).split())} (rank {rank()})", file=sys.stderr)
     return 2
 
 
 def _main(argv: Sequence[str]) -> int:
     import torch
 
-    from fedrs_lightning.cli.parser import parse, resolved
+    with waiting("loading data sets, networks and methods"):
+        from fedrs_lightning.cli.parser import parse, resolved
     from fedrs_lightning.cli.run_directory import run_directory
     from fedrs_lightning.files import naming_the_place
     from fedrs_lightning.results.store import RunStore
@@ -85,8 +87,8 @@ def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store:
 
     # Every rank asks: under torchrun and srun a complete run must end on all of them.
     if check_run(store, plain, config.resume) == "complete":
-        if _rank() == 0:
-            _report(store, "this run is complete")
+        if rank() == 0:
+            _report(store, "this run was complete already; another --seed or --run.root starts a new one")
         return 0
     parts = instantiate(parser, config)
     if parts.fabric.compile:
@@ -110,8 +112,8 @@ def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store:
                 for logger in loggers:
                     logger.finalize(status)
         if done and engine.rank == 0:
-            _conclude(engine, store, parts.data.class_names, federation, plain, config)
-            _report(store, "done")
+            _conclude(engine, store, parts.data, federation, plain, config)
+            _report(store)
         engine.exchange.barrier()
     return 0
 
@@ -121,7 +123,8 @@ def _launch(parts: Any, federation: Federation | None, callbacks: list[Any], log
     num_clients = min(visits, parts.schedule.clients_per_round or visits)
     try:
         fabric = parts.fabric.build(num_clients, callbacks=callbacks, loggers=loggers)
-        fabric.launch()
+        with waiting("starting the ranks"):
+            fabric.launch()
     except (ValueError, RuntimeError) as error:
         raise ConfigError(f"the ranks cannot be launched: {' '.join(str(error).split())}") from None
     return fabric
@@ -197,7 +200,7 @@ def _loggers(store: RunStore, config: Namespace, plain: dict[str, Any]) -> tuple
     from fedrs_lightning.engine.checkpoint import CheckpointStore
     from fedrs_lightning.engine.loggers import build_loggers
 
-    known = CheckpointStore(store.path / "checkpoints").logger_ids() if _rank() == 0 else {}
+    known = CheckpointStore(store.path / "checkpoints").logger_ids() if rank() == 0 else {}
     return build_loggers(
         config.run.loggers,
         store.path,
@@ -248,18 +251,21 @@ def _device_facts(engine: Engine) -> tuple[str, int]:
 
 
 def _conclude(
-    engine: Engine, store: RunStore, class_names: Sequence[str], federation: Federation, plain: dict[str, Any], config: Namespace
+    engine: Engine, store: RunStore, data: FederatedDataset, federation: Federation, plain: dict[str, Any], config: Namespace
 ) -> None:
     """Write the result, and draw it."""
     from fedrs_lightning.cli.parser import config_hash
+    from fedrs_lightning.cli.pictures import draw
     from fedrs_lightning.engine.evaluate import PROTOCOLS
-    from fedrs_lightning.results.plots import plot_curves
     from fedrs_lightning.results.summary import summarise
 
     rounds = store.rounds()
     used = {key.partition("/")[0] for record in rounds for key in record["metrics"]}
     protocol, metric = engine.headline.split("/", 1)
-    members = [{"client": split.id, "name": split.name, "num_samples": len(split.train)} for split in federation.clients]
+    members = [
+        {"client": split.id, "name": split.name, "num_samples": len(split.train)} | ({"domain": split.domain} if split.domain else {})
+        for split in federation.clients
+    ]
     result = summarise(
         rounds,
         store.clients(),
@@ -273,17 +279,17 @@ def _conclude(
         metric=metric,
         protocols={name: text for name, text in PROTOCOLS.items() if name in used},
         members=members,
-        classes=class_names,
+        classes=data.class_names,
         synthetic_data=bool(federation.manifest.get("synthetic")),
         digest=engine.digest(),
         digest_model=engine.digest_model(),
     )
     store.write_result(result)
     if config.run.plot:
-        plot_curves([store], store.path / "curves.png")
+        draw(engine, store, data, federation)
 
 
-def _report(store: RunStore, state: str) -> None:
+def _report(store: RunStore, state: str = "") -> None:
     from rich.console import Console
 
     from fedrs_lightning.results.render import terminal
@@ -291,7 +297,8 @@ def _report(store: RunStore, state: str) -> None:
 
     collection = collect([store])
     Console(highlight=False).print(terminal(tabulate(collection), collection))
-    print(f"{state}; everything it wrote:")
+    if state:
+        print(state)
     print(f"run directory: {store.path}")
 
 
@@ -305,12 +312,6 @@ def _require_compiler() -> None:
     if not any(shutil.which(name) for name in ([named] if named else ["c++", "g++", "clang++"])):
         found = f"{named} is not there" if named else "there is none"
         raise ConfigError(f"fabric.compile needs a C++ compiler, and {found}; install g++ (or set CXX), or leave fabric.compile false")
-
-
-def _rank() -> int:
-    from lightning.fabric.utilities.rank_zero import _get_rank
-
-    return _get_rank() or 0
 
 
 def _local_rank() -> int:

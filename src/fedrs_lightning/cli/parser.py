@@ -75,6 +75,8 @@ NEUTRAL = (
 """Keys that may differ between a run and its continuation: they say where it runs, not what it computes."""
 
 
+TITLES = {"data": "data set and its clients", "task": "network, loss and metrics", "method": "federated method"}
+
 LINKED = {"data.num_classes": "task.init_args.num_classes", "data.in_channels": "task.init_args.in_channels"}
 """What the data set knows and the task takes over."""
 
@@ -94,7 +96,11 @@ def build_parser() -> ArgumentParser:
     """Parser of `fedrs fit`."""
     parser = ArgumentParser(
         prog="fedrs fit",
-        description="Run one federated experiment, or continue it. Several --config files merge, later ones win; options override them.",
+        usage="fedrs fit --config FILE [--config FILE ...] [options]",
+        description=(
+            "Run one federated experiment, or continue it. Several --config files merge, later ones win; options override them. "
+            "--method FedAvg takes another method, --method.power 1.0 sets one of its arguments, --method.help FedMAD lists them."
+        ),
         exit_on_error=False,
         allow_abbrev=False,
     )
@@ -103,9 +109,9 @@ def build_parser() -> ArgumentParser:
     parser.add_argument(
         "--resume", type=Resume, default="auto", help="auto continues an interrupted run, never refuses a run directory that exists"
     )
-    parser.add_subclass_arguments(FederatedDataset, "data", required=True, help="data set and its clients")
-    parser.add_subclass_arguments(Task, "task", required=True, help="network, loss and metrics")
-    parser.add_subclass_arguments(FedAvg, "method", required=True, help="federated method")
+    parser.add_subclass_arguments(FederatedDataset, "data", required=True, help="class and its arguments, or a YAML file with both")
+    parser.add_subclass_arguments(Task, "task", required=True, help="class and its arguments, or a YAML file with both")
+    parser.add_subclass_arguments(FedAvg, "method", required=True, help="class and its arguments, or a YAML file with both")
     parser.add_class_arguments(Schedule, "schedule", sub_configs=True)
     parser.add_argument(
         "--optimizer",
@@ -115,6 +121,8 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_class_arguments(FabricSettings, "fabric", sub_configs=True)
     parser.add_class_arguments(RunSettings, "run", sub_configs=True)
+    for name, title in TITLES.items():
+        parser.groups[name].title = title  # instead of the base class's docstring
     for source, target in LINKED.items():
         parser.link_arguments(source, target, apply_on="instantiate")
     return parser
@@ -153,6 +161,9 @@ def instantiate(parser: ArgumentParser, config: Namespace) -> Any:
     except (FedrsError, TypeError, ValueError) as error:
         raise ConfigError(refusal(error)) from None
     parts.task.optimizer = parts.optimizer
+    if "class_names" in config.task.init_args and config.task.init_args.class_names is None:
+        parts.task.class_names = tuple(parts.data.class_names)  # no link: only some tasks take names
+        parts.task.unscored = tuple(getattr(parts.data, "unscored", ()))
     try:
         parts.task.configure_optimizers()
     except (TypeError, ValueError) as error:

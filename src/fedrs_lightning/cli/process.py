@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator
 
-from fedrs_lightning.cli.quiet import LIBRARIES, quieten
+from fedrs_lightning.cli.quiet import LIBRARIES, quieten, waiting
 from fedrs_lightning.engine.ranks import RANK_ZERO
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # names of glibc's mallopt(3)
@@ -37,8 +37,9 @@ def run_settings() -> Iterator[None]:
     with warnings.catch_warnings():
         if started_by_rank_zero():
             follow_rank_zero()
-        import lightning  # noqa: F401  (sets the levels of its loggers when it is loaded)
-        import torch
+        with waiting("loading torch and lightning"):
+            import lightning  # noqa: F401  (sets the levels of its loggers when it is loaded)
+            import torch
 
         threads = torch.get_num_threads()
         deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
