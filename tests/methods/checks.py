@@ -58,8 +58,8 @@ def _deadly(make):
 
     def on_local_end(local):
         end(local)
-        visits.append(local.client.id)
-        if local.round == 3 and len(visits) % 4 == 2:
+        visits.append(local.round)
+        if visits.count(3) == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
     method.on_local_end = on_local_end

@@ -4,9 +4,10 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fedrs_lightning.cli.parser import deciding, parse, resolved
-from fedrs_lightning.methods import FedDAP
+from fedrs_lightning.methods import FPL, FedDAP, FedProto, FedSeg
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "feddap"
 ROWS = {
@@ -25,6 +26,7 @@ OVERLAYS = {
     "without_drift_penalty": ("lambda_drift", 0.0),
     "without_synchronisation": ("sync_every", None),
 }
+BASELINES = {"fedproto": FedProto, "fpl": FPL, "fedseg": FedSeg}
 
 
 def read(*names):
@@ -33,7 +35,7 @@ def read(*names):
 
 
 def test_all_files_are_here():
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == ROWS.keys() | OVERLAYS.keys()
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == ROWS.keys() | OVERLAYS.keys() | BASELINES.keys()
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -53,6 +55,18 @@ def test_an_overlay_changes_one_value(row, overlay):
     name, value = OVERLAYS[overlay]
     assert {key for key in before.keys() | after.keys() if before.get(key, ...) != after.get(key, ...)} == {f"method.init_args.{name}"}
     assert after[f"method.init_args.{name}"] == value
+
+
+@pytest.mark.parametrize(("row", "baseline"), [*product(["compound"], BASELINES), ("cross_dataset", "fedseg")])
+def test_a_baseline_changes_the_method_and_names_each_value(row, baseline):
+    before, after = deciding(read(row)), read(row, baseline)
+    changed = {key for key in before.keys() | deciding(after).keys() if before.get(key, ...) != deciding(after).get(key, ...)}
+    assert {key.split(".")[0] for key in changed} == {"method"}
+    method, arguments = BASELINES[baseline], after["method"]["init_args"]
+    assert after["method"]["class_path"] == f"fedrs_lightning.methods.{method.__name__}"
+    method(**arguments)
+    written = yaml.safe_load((FOLDER / f"{baseline}.yaml").read_text())["method"]["init_args"]
+    assert arguments.keys() - written.keys() == {"weighting", "buffers"}
 
 
 def test_the_flagship_is_the_compound_row():

@@ -8,7 +8,8 @@ from fedrs_lightning.methods.feddc import FedDC
 from fedrs_lightning.methods.fedmad import FedMAD
 from fedrs_lightning.methods.fedproto import FedProto
 from fedrs_lightning.methods.fedprox import FedProx
+from fedrs_lightning.methods.fedseg import FedSeg
 from fedrs_lightning.methods.fpl import FPL
 from fedrs_lightning.methods.moon import MOON
 
-__all__ = ["Centralised", "FPL", "FedAvg", "FedBN", "FedDAP", "FedDC", "FedMAD", "FedProto", "FedProx", "LocalOnly", "MOON"]
+__all__ = ["FPL", "MOON", "Centralised", "FedAvg", "FedBN", "FedDAP", "FedDC", "FedMAD", "FedProto", "FedProx", "FedSeg", "LocalOnly"]

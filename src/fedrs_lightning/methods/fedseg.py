@@ -1,0 +1,311 @@
+"""FedSeg: federated segmentation with classes that some clients lack (Miao et al., CVPR 2023, "FedSeg: class-heterogeneous
+federated learning for semantic segmentation"; methods.md section 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting
+from fedrs_lightning.methods.fedbn import require_choice
+from fedrs_lightning.nn.prototypes import rank_in_class, resize_labels, unit
+from fedrs_lightning.nn.surgery import MODEL, like, network_of
+from fedrs_lightning.seeding import torch_stream
+from fedrs_lightning.types import Batch, Local, Output
+
+if TYPE_CHECKING:
+    from fedrs_lightning.tasks.base import Task
+
+PresentSet = Literal["batch", "client"]
+
+CHILD = "fedseg"
+"""Name of the projection head in the network: `model/fedseg.*`."""
+
+FROZEN, MEMORY, OWNED, DRAWS = "fedseg/frozen", "fedseg/memory", "fedseg/owned", "fedseg/draws"
+
+
+class FedSeg(FedAvg):
+    """Background may be any class that is missing, and pixels are drawn to what the global model knows of their class.
+
+    *Modified cross-entropy.* With q the softmax over all classes and Y the classes present, a pixel of class y in Y adds
+    -log q_y, and a pixel of the background -log sum over c not in Y of q_c: it is one of the classes that nobody labelled here.
+
+    *Pixel contrast.* A projection head (1x1 convolution, batch norm, ReLU, 1x1 convolution, unit length) on the decoder's output
+    embeds pixels. Before local training the received model, in evaluation mode, stores for each image m and class c the direction
+    of the mean embedding, M_c. For a pixel a of class c, at the embedding's resolution:
+
+        L_con(a) = mean over m in M_c of -log( e^(<a,m>/tau) / (e^(<a,m>/tau) + sum over n not in M_c of e^(<a,n>/tau)) )
+
+    averaged over at most max_anchors / (classes in the batch) random pixels of each class. A second such term takes as labels what
+    the received model predicts with confidence, also where there is a label:
+
+        L = L_ce + weight * L_con + weight * L_con,pseudo,    the last two from round `contrast_from_round` on
+
+    Nothing travels but the model, head included, and nothing is kept: the stored vectors are made anew in every visit.
+
+    Two label values must not be confused. `ignore_index` of the task marks pixels without information (no data, a class left
+    out): they are never supervised, neither by a label nor by a prediction. `background_index` marks FedSeg's background. Without
+    one the first term is the task's own loss. The authors' data have the background alone, as 255; for that, set
+    `background_index` to the task's `ignore_index`, and those pixels still count in no score.
+
+    Args:
+        weight: lambda of both contrasts (authors' code 1, for Pascal VOC 0.1); 0 switches them off.
+        temperature: tau (authors' code 0.07).
+        background_index: label of the background; null has none (ours: in remote sensing 255 means no data). A class may be named
+            too: its pixels then say no more than "one of the classes that are missing here".
+        present_set: Y are the classes of the `batch`, as in the authors' code, or of the whole `client`, as in the paper.
+        max_anchors: pixels of a batch that enter a contrast (authors' code 4096); null takes all.
+        threshold: probability from which a prediction of the received model is a label (authors' code 0.8).
+        embedding_dim: D (authors' code 256).
+        contrast_from_round: first round with contrasts (authors' code: the second).
+        weighting: as in FedAvg (paper: samples).
+        buffers: as in FedAvg (authors' code: mean).
+    """
+
+    def __init__(
+        self,
+        weight: float = 1.0,
+        temperature: float = 0.07,
+        background_index: int | None = None,
+        present_set: PresentSet = "batch",
+        max_anchors: int | None = 4096,
+        threshold: float = 0.8,
+        embedding_dim: int = 256,
+        contrast_from_round: int = 2,
+        weighting: Weighting = "samples",
+        buffers: Buffers = "mean",
+    ) -> None:
+        super().__init__(weighting, buffers)
+        if not 0 <= weight < float("inf"):
+            raise ConfigError(f"weight: {weight} is not a number of at least 0; 0 switches the contrasts off")
+        if not 0 < temperature < float("inf"):
+            raise ConfigError(f"temperature: {temperature} is not a positive number")
+        if not 0 < threshold <= 1:
+            raise ConfigError(f"threshold: {threshold} is not in (0, 1]")
+        require_choice("present_set", present_set, get_args(PresentSet))
+        for name, value in (("max_anchors", max_anchors), ("embedding_dim", embedding_dim), ("contrast_from_round", contrast_from_round)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}: {value} is below 1")
+        self.weight, self.temperature, self.background_index, self.present_set = weight, temperature, background_index, present_set
+        self.max_anchors, self.threshold, self.embedding_dim = max_anchors, threshold, embedding_dim
+        self.contrast_from_round = contrast_from_round
+
+    # Structure
+
+    def adapt(self, task: Task) -> None:
+        """Add the projection head as `task.model.fedseg`.
+
+        Raises:
+            ConfigError: this is no segmentation task, or its loss is more than cross-entropy while there is a background.
+        """
+        network = network_of(task)
+        channels = getattr(network, "embedding_channels", None)
+        if channels is None or not hasattr(task, "ignore_index"):
+            raise ConfigError(f"FedSeg is defined for segmentation only; {type(task).__name__} is none. Choose another method")
+        loss = getattr(task, "loss", "ce")
+        if self.background_index is not None and loss != "ce":
+            raise ConfigError(f"FedSeg: background_index replaces the cross-entropy, but task.init_args.loss is {loss}; set it to ce")
+        network.add_module(CHILD, projection_head(int(channels), self.embedding_dim).to(**like(network)))
+
+    # Client
+
+    def on_local_start(self, local: Local) -> None:
+        """Set out the received model, and store what it sees in the client's images."""
+        own = {key: value.clone() for key, value in local.task.model_state().items() if key not in local.received}
+        received = {key: value for key, value in local.received.items() if key.startswith(MODEL)}
+        local.scratch[FROZEN] = {key.removeprefix(MODEL): value for key, value in (own | received).items()}
+        # a stream of its own: draws from the visit's would move the network's own random layers
+        local.scratch[DRAWS] = torch_stream("fedseg", "anchors", torch.initial_seed())
+        contrasts = local.round >= self.contrast_from_round
+        vectors, classes = [], []
+        owned = torch.zeros(local.task.num_classes, dtype=torch.bool, device=next(local.task.parameters()).device)
+        if contrasts or self._needs_owned:
+            local.task.eval()
+            for batch in local.batches(False):
+                owned |= present(self._classes(local, batch["mask"])[0], len(owned))
+                if contrasts:
+                    means, held = self._remember(local, batch)
+                    vectors.append(means[held])
+                    classes.append(held.nonzero()[:, 0])
+            local.task.train()
+        width = self.embedding_dim
+        local.scratch[OWNED] = owned
+        local.scratch[MEMORY] = (
+            torch.cat([*vectors, torch.zeros(0, width, device=owned.device)]),
+            torch.cat([*classes, torch.zeros(0, dtype=torch.int64, device=owned.device)]),
+        )
+
+    def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
+        """The cross-entropy and the weighted terms `contrast` and `pseudo`, from the one forward pass of the trained network."""
+        embedding = embed(local.task, output.embedding)
+        size = embedding.shape[-2:]
+        labels, silent = self._classes(local, resize_labels(batch["mask"], size))
+        vectors, classes = local.scratch[MEMORY]
+        predicted = self._predict(local, batch, size) if len(classes) else torch.full_like(labels, -1)
+        generator = local.scratch[DRAWS]
+        terms = {}
+        for name, given in (("contrast", labels), ("pseudo", torch.where(silent, -1, predicted))):
+            draws = torch.rand(given.numel(), generator=generator).to(given.device)
+            near = pixel_contrast(embedding, given, vectors, classes, local.task.num_classes, self.temperature, self.max_anchors, draws)
+            terms[name] = self.weight * near
+        return self._cross_entropy(local, batch, output) | terms
+
+    @property
+    def _needs_owned(self) -> bool:
+        return self.background_index is not None and self.present_set == "client"
+
+    def _cross_entropy(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
+        if self.background_index is None:
+            return super().loss(local, batch, output)
+        labels, _ = self._classes(local, batch["mask"])
+        owned = local.scratch[OWNED] if self.present_set == "client" else present(labels, local.task.num_classes)
+        return {"task": background_cross_entropy(output.logits, labels, batch["mask"] == self.background_index, owned)}
+
+    def _classes(self, local: Local, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Classes with -1 for pixels without one, and which pixels nothing may supervise."""
+        background = mask == self.background_index if self.background_index is not None else torch.zeros_like(mask, dtype=torch.bool)
+        known = (mask >= 0) & (mask < local.task.num_classes) & ~background
+        return torch.where(known, mask, -1), ~known & ~background
+
+    @torch.no_grad()
+    def _remember(self, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Stored vectors of a batch [C, B, D] and which there are [C, B]; the network is the received one."""
+        with local.fabric.autocast():
+            output = local.task(batch["image"])
+            embedding = embed(local.task, output.embedding)
+        mask = resize_labels(batch["mask"], embedding.shape[-2:])
+        labels, silent = self._classes(local, mask)
+        predicted = confident(output.logits, mask.shape[-2:], self.threshold)
+        return class_memory(embedding, torch.where((labels < 0) & ~silent, predicted, labels), local.task.num_classes)
+
+    @torch.no_grad()
+    def _predict(self, local: Local, batch: Batch, size: Sequence[int]) -> Tensor:
+        """Confident predictions of the received model; it lends its parameters to the network, so that no copy is needed."""
+        network = network_of(local.task)
+        network.eval()
+        output: Output = functional_call(network, local.scratch[FROZEN], (batch["image"],))
+        network.train()
+        return confident(output.logits, size, self.threshold)
+
+
+def projection_head(channels: int, dimension: int) -> nn.Sequential:
+    """1x1 convolution, batch norm, ReLU, 1x1 convolution: [B, channels, h, w] -> [B, dimension, h, w]."""
+    return nn.Sequential(nn.Conv2d(channels, channels, 1), nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, dimension, 1))
+
+
+def embed(task: Task, embedding: Tensor) -> Tensor:
+    """The decoder's output through the projection head, of unit length and at least single precision, [B, D, h, w]."""
+    projected: Tensor = network_of(task).get_submodule(CHILD)(embedding)
+    return unit(projected.float() if projected.dtype in (torch.float16, torch.bfloat16) else projected, dim=1)
+
+
+def present(labels: Tensor, num_classes: int) -> Tensor:
+    """Which classes occur, bool [C], from labels of any shape; negative ones are none."""
+    return (labels.flatten()[:, None] == torch.arange(num_classes, device=labels.device)).any(0)
+
+
+def confident(logits: Tensor, size: Sequence[int], threshold: float) -> Tensor:
+    """Classes of a probability of at least `threshold`, -1 elsewhere: logits [B, C, H, W] -> int64 [B, h, w]."""
+    full = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    probability, label = F.interpolate(full, size=tuple(size), mode="bilinear", align_corners=False).softmax(1).max(1)
+    return torch.where(probability >= threshold, label, -1)
+
+
+def background_cross_entropy(logits: Tensor, labels: Tensor, background: Tensor, owned: Tensor) -> Tensor:
+    """Mean of -log(q_y + 1e-7) over the pixels of a class, and of -log(sum of the q of the classes not owned + 1e-7) over the
+    background; 0 without a pixel of either. Where all classes are owned the background does not count.
+
+    Args:
+        logits: [B, C, H, W].
+        labels: int64 [B, H, W]; negative for pixels without a class.
+        background: bool [B, H, W].
+        owned: Y, bool [C].
+    """
+    rows = logits.permute(0, 2, 3, 1).flatten(0, 2)  # [N, C]
+    rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    flat, behind = labels.flatten(), background.flatten() & ~owned.all()
+    member = flat[:, None] == torch.arange(len(owned), device=flat.device)
+    entries = torch.where(behind[:, None], ~owned, member)
+    counted = behind | (flat >= 0)
+    total = torch.where(counted, -((rows.softmax(1) * entries).sum(1) + 1e-7).log(), 0.0).sum()
+    return total / counted.sum().clamp(min=1)
+
+
+def class_memory(embedding: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Direction of the mean embedding of each class in each image.
+
+    Args:
+        embedding: [B, D, h, w].
+        labels: int64 [B, h, w]; negative for pixels without a class.
+        num_classes: C.
+
+    Returns:
+        Vectors [C, B, D] of unit length, and bool [C, B], true where the class occurs in the image.
+    """
+    members = labels.flatten(1)[..., None] == torch.arange(num_classes, device=labels.device)  # [B, N, C]
+    sums = embedding.flatten(2) @ members.to(embedding.dtype)  # [B, D, C]: a mean has the direction of the sum
+    return unit(sums.permute(2, 0, 1)), members.any(1).T
+
+
+def pixel_contrast(
+    embedding: Tensor,
+    labels: Tensor,
+    vectors: Tensor,
+    classes: Tensor,
+    num_classes: int,
+    temperature: float,
+    max_anchors: int | None,
+    draws: Tensor,
+) -> Tensor:
+    """Mean contrast of pixels with the stored vectors, see `FedSeg`; 0 without a pixel or without a vector.
+
+    Args:
+        embedding: [B, D, h, w] of unit length.
+        labels: int64 [B, h, w]; negative for pixels without a class. Classes without a vector do not count.
+        vectors: [M, D] of unit length.
+        classes: int64 [M].
+        num_classes: C.
+        temperature: tau.
+        max_anchors: pixels at most, the same number for each class; None takes all.
+        draws: [B h w] random numbers that choose them.
+    """
+    if not len(classes):
+        return embedding.sum() * 0.0
+    with torch.autocast(embedding.device.type, enabled=False):
+        stored = present(classes, num_classes)
+        flat = labels.flatten()
+        flat = torch.where((flat >= 0) & stored[flat.clamp(min=0)], flat, -1)
+        chosen, counted = anchors(flat, num_classes, max_anchors, draws)
+        pixels = embedding.flatten(2)
+        rows = pixels[chosen // pixels.shape[2], :, chosen % pixels.shape[2]]  # [A, D]
+        near = rows @ vectors.to(rows.dtype).T / temperature  # [A, M]
+        own = flat[chosen][:, None] == classes
+        others = near.masked_fill(own, torch.finfo(near.dtype).min).logsumexp(1, keepdim=True)
+        each = (F.softplus(others - near) * own).sum(1) / own.sum(1).clamp(min=1)
+        return (each * counted).sum() / counted.sum().clamp(min=1)
+
+
+def anchors(labels: Tensor, num_classes: int, limit: int | None, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw at most limit / (classes that occur) pixels of each class.
+
+    Args:
+        labels: int64 [N]; negative for pixels without a class.
+        num_classes: C.
+        limit: of all classes together; None takes every pixel.
+        draws: [N] random numbers.
+
+    Returns:
+        Places int64 [min(limit, N)], and bool, which of them count.
+    """
+    if limit is None:
+        return torch.arange(len(labels), device=labels.device), labels >= 0
+    quota = limit // present(labels, num_classes).sum().clamp(min=1)
+    order, rank = rank_in_class(labels, draws)
+    first = rank.argsort(stable=True)[:limit]
+    return order[first], (rank[first] < quota) & (labels[order[first]] >= 0)
