@@ -121,8 +121,8 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_class_arguments(FabricSettings, "fabric", sub_configs=True)
     parser.add_class_arguments(RunSettings, "run", sub_configs=True)
-    for name, title in TITLES.items():
-        parser.groups[name].title = title  # instead of the base class's docstring
+    for name, group in (parser.groups or {}).items():
+        group.title = TITLES.get(name, group.title)  # instead of the base class's docstring
     for source, target in LINKED.items():
         parser.link_arguments(source, target, apply_on="instantiate")
     return parser
