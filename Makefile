@@ -30,7 +30,7 @@ demo: setup sample-data/eurosat/SYNTHETIC.json ## sample data, a FedMAD run, its
 	$(BIN)/fedrs fit --config experiments/quickstart.yaml
 	$(BIN)/fedrs plot runs/quickstart --out runs/quickstart/curves.png
 
-SHIFT := --size small --spectral-shift 0.6 --spatial-shift 0.6 --side 384 --gsd-factor 4
+SHIFT := --size small --spectral-shift 0.4 --spatial-shift 0.5 --side 384 --gsd-factor 4
 
 sample-data/aerial/%/SYNTHETIC.json: | setup
 	$(BIN)/fedrs data synth $* --out sample-data/aerial/$* --domain $(if $(filter potsdam,$*),0,1) $(SHIFT)
