@@ -1,0 +1,276 @@
+"""The documentation says what is there: commands parse, options and defaults are those of the code, paths and links exist."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from torch.optim import Adam
+
+import fedrs_lightning
+from fedrs_lightning import data, methods, tasks
+from fedrs_lightning.cli import data as cli_data
+from fedrs_lightning.cli import plot, sweep, table
+from fedrs_lightning.cli.grid import combinations, parse_extra, parse_grids, parse_seeds
+from fedrs_lightning.cli.parser import RunSettings, parse
+from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
+from fedrs_lightning.engine.engine import Schedule
+from fedrs_lightning.engine.strategy import FabricSettings
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.results.store import find_runs
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = ("", "bash", "console")
+FOLDERS = ("experiments", "configs", "docs", "benchmarks", "slurm", "src", "tests")
+METHODS = {name: getattr(methods, name) for name in methods.__all__}
+TABLED = METHODS | {name: getattr(data, name) for name in ("EuroSAT", "IID", "Dirichlet", "Shards", "ByAttribute")}
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(text: str, *languages: str) -> list[str]:
+    return [body for language, body in FENCE.findall(text) if language in languages]
+
+
+def commands(text: str) -> list[str]:
+    """Commands in the shell blocks that can be checked, without prompt and with continued lines joined."""
+    joined = "\n".join(blocks(text, *SHELL)).replace("\\\n", " ")
+    lines = [line.strip().removeprefix("$ ") for line in joined.splitlines()]
+    return [line for line in lines if line.startswith(("fedrs ", "make ", "sbatch "))]
+
+
+COMMANDS = [pytest.param(line, id=f"{path.stem}: {line}") for path in PAGES for line in dict.fromkeys(commands(path.read_text("utf-8")))]
+assert len(COMMANDS) > 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository as a reader has it, with the YAML files that the pages show."""
+    made = tmp_path_factory.mktemp("repository")
+    for path in ROOT.iterdir():
+        if path.name in FOLDERS or path.is_file():
+            (made / path.name).symlink_to(path)
+    for text in [path.read_text("utf-8") for path in PAGES]:
+        for body in blocks(text, "yaml"):
+            name = re.match(r"# (\w+\.yaml)\n", body)
+            assert name, f"a YAML example begins with its name, not with {body.splitlines()[0]!r}"
+            (made / name[1]).write_text(body)
+    return made
+
+
+class Parsed(BaseException):
+    """Raised where a command has parsed its arguments and would begin its work."""
+
+
+def check_fit(arguments: list[str]) -> None:
+    if any(word == "--print_config" or word.endswith((".help", "--help")) for word in arguments):
+        with pytest.raises(SystemExit) as end:
+            parse(arguments)
+        assert not end.value.code
+    else:
+        parse(arguments)
+
+
+def check_sweep(arguments: list[str]) -> None:
+    found, rest = sweep.parser().parse_known_args(arguments)
+    extra = parse_extra(rest)
+    for combination in combinations(parse_grids(found.grid), parse_seeds(found.seeds)):
+        check_fit(combination.arguments(found.config, extra))
+
+
+def check_data(arguments: list[str]) -> None:
+    original = cli_data._Parser.parse
+
+    def stop(self: Any, argv: Any) -> argparse.Namespace:
+        original(self, argv)
+        raise Parsed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli_data._Parser, "parse", stop)
+        with pytest.raises(Parsed):
+            cli_data.main(arguments)
+
+
+CHECKS: dict[str, Any] = {
+    "fit": check_fit,
+    "sweep": check_sweep,
+    "data": check_data,
+    "table": lambda arguments: table.parser().parse(arguments),
+    "plot": lambda arguments: plot.parser().parse(arguments),
+}
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_work_as_written(line, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    words = shlex.split(line, comments=True)
+    if words[0] == "fedrs":
+        CHECKS[words[1]](words[2:])
+    elif words[0] == "make":
+        assert re.search(rf"^{words[1]}:", page("Makefile"), re.MULTILINE)
+    else:
+        check_fit(words[words.index("slurm/fit.sbatch") + 1 :])
+
+
+def test_wrong_commands_are_found(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for line in (
+        "fit --config experiments/quickstart.yaml --schedule.num_round 3",
+        "fit --config experiments/absent.yaml",
+        "sweep --config experiments/quickstart.yaml --grid method.init_args.pover=1,2",
+        "data check eurosat --rood X",
+        "table runs --metrics X",
+    ):
+        words = shlex.split(line)
+        with pytest.raises(ConfigError):
+            CHECKS[words[0]](words[1:])
+
+
+def test_yaml_examples_are_whole_or_add_to_one_that_is(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    shown = [path for path in folder.glob("*.yaml") if not path.is_symlink()]
+    assert len(shown) >= 2
+    for path in shown:
+        parse(["--config", "experiments/quickstart.yaml", "--config", path.name])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_paths_in_backticks_exist(path):
+    names = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[^`\s]*)`", path.read_text(encoding="utf-8"))
+    assert [name for name in names if not list(ROOT.glob(name.rstrip("/")))] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_relative_links_resolve(path):
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (path.parent / name).resolve() if name else path
+        assert linked.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", FENCE.sub("", linked.read_text(encoding="utf-8")), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings], target
+
+
+def test_every_method_has_a_section():
+    headings = re.findall(r"^## (\w+)$", page("docs/methods.md"), re.MULTILINE)
+    assert set(METHODS) <= set(headings)
+
+
+@pytest.mark.parametrize("name", TABLED)
+def test_option_tables_are_the_signatures(name):
+    text = page("docs/methods.md") if name in METHODS else page("docs/data.md")
+    section = re.split(r"^##+ ", text, flags=re.MULTILINE)
+    tables = [part for part in section if part.startswith((f"{name}\n", "Options\n" if name == "EuroSAT" else f"{name}\n"))]
+    rows = [row for part in tables for row in re.findall(r"^\| `(\w+)` \| (.+?) \| ", part, re.MULTILINE)]
+    stated = {option: "required" if default == "required" else yaml.safe_load(default.strip("`")) for option, default in rows}
+    parameters = list(inspect.signature(TABLED[name]).parameters.values())
+    actual = {parameter.name: "required" if parameter.default is parameter.empty else parameter.default for parameter in parameters}
+    actual = {option: list(value) if isinstance(value, tuple) else value for option, value in actual.items()}
+    assert stated == actual
+    assert [option for option, _ in rows] == list(actual)
+
+
+def option_exists(option: str) -> bool:
+    group, *rest = option.split(".")
+    if group in ("schedule", "fabric", "run"):
+        owner = {"schedule": Schedule, "fabric": FabricSettings, "run": RunSettings}[group]
+        return rest == [] or rest == ["*"] or rest[0] in {field.name for field in fields(owner)}
+    families: dict[str, list[Any]] = {
+        "data": [getattr(data, name) for name in data.__all__ if inspect.isclass(getattr(data, name))],
+        "task": [getattr(tasks, name) for name in tasks.__all__],
+        "method": list(METHODS.values()),
+        "optimizer": [Adam],
+    }
+    return bool(rest) and any(rest[-1] in inspect.signature(owner).parameters for owner in families[group])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_options_named_in_backticks_exist(path):
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    named = re.findall(r"`(?:--)?((?:data|task|method|optimizer|schedule|fabric|run)\.[\w.*]+)[^`]*`", text)
+    assert [option for option in named if option != "data.json" and not option_exists(option)] == []
+
+
+def test_options_are_told_from_nonsense():
+    assert option_exists("method.init_args.eps_place")
+    assert option_exists("data.init_args.partition.init_args.alpha")
+    assert not option_exists("method.init_args.eps_plaice")
+    assert not option_exists("schedule.rounds")
+
+
+def test_imports_run_as_the_architecture_says():
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", page("docs/architecture.md"), re.MULTILINE)
+    package = Path(fedrs_lightning.__file__).parent
+    parts = {path.stem for path in package.iterdir() if path.stem not in ("__init__", "__pycache__")}
+    allowed = {part: set(re.findall(r"`(\w+)`", cell)) if cell != "everything above" else parts for part, cell in rows if part in parts}
+    assert set(allowed) == parts
+    order = [part for part, _ in rows if part in parts]
+    assert all(order.index(below) < order.index(part) for part in order[:-1] for below in allowed[part])
+    wrong = []
+    for path in package.rglob("*.py"):
+        part = path.relative_to(package).parts[0].removesuffix(".py")
+        for name in imported(path):
+            if part != "__init__" and name in parts and name != part and name not in allowed[part]:
+                wrong.append(f"{path.relative_to(package)} imports {name}")
+    assert wrong == []
+
+
+def test_the_engine_knows_no_single_method():
+    for path in Path(importlib.import_module("fedrs_lightning.engine").__file__ or "").parent.glob("*.py"):
+        modules = {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.module}
+        assert {module for module in modules if module.startswith("fedrs_lightning.methods")} <= {"fedrs_lightning.methods.base"}
+
+
+def imported(path: Path) -> set[str]:
+    """Parts of the package that a file imports, also inside functions, but not for type checking alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    hints = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    skipped = {id(inner) for node in hints for inner in ast.walk(node)}
+    names = []
+    for node in ast.walk(tree):
+        if id(node) not in skipped and isinstance(node, ast.ImportFrom) and node.module:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif id(node) not in skipped and isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    return {name.split(".")[1] for name in names if name.startswith("fedrs_lightning.")}
+
+
+def test_the_python_example_runs(tmp_path, monkeypatch):
+    (example,) = blocks(page("README.md"), "python")
+    write_sample(tmp_path / "sample-data" / "eurosat", EuroSATSample(tiles=20))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDRS_CACHE", str(tmp_path / "cache"))
+    exec(compile(example, "README.md", "exec"), {})
+    (store,) = find_runs([tmp_path / "runs"])
+    assert [record["round"] for record in store.rounds()] == [1, 2]
+
+
+def test_versions_agree():
+    version = fedrs_lightning.__version__
+    citation = yaml.safe_load(page("CITATION.cff"))
+    assert citation["version"] == version
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert re.search(rf"^## {re.escape(version)} ", page("CHANGELOG.md"), re.MULTILINE)
+    assert f"Version {version}." in page("README.md")
+
+
+def test_no_page_speaks_of_a_machine_or_leaves_a_gap():
+    for path in [*PAGES, ROOT / "CITATION.cff"]:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"/(?:root|home|work|Users)/|\bTODO\b|\bTBD\b|\bXXX\b", text), path.name
