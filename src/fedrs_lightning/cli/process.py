@@ -33,6 +33,7 @@ def run_settings() -> Iterator[None]:
     variables = {name: os.environ.get(name) for name in _VARIABLES}
     levels = {name: logging.getLogger(name).level for name in LIBRARIES}
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    hook = sys.excepthook
     prepare_process()
     with warnings.catch_warnings():
         if started_by_rank_zero():
@@ -49,6 +50,7 @@ def run_settings() -> Iterator[None]:
         finally:
             torch.set_num_threads(threads)
             torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+            sys.excepthook = hook  # Weights & Biases sets one
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             for name, level in levels.items():

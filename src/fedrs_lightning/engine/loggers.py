@@ -6,12 +6,11 @@ there to see.
 
 from __future__ import annotations
 
-import os
 import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import lightning.fabric.loggers as fabric_loggers
 from lightning.fabric.utilities.rank_zero import rank_zero_only
@@ -90,6 +89,7 @@ class RoundCharts(WandbLogger):
     def __init__(self, path: Path, run_id: str, new: bool, offline: bool, **options: Any) -> None:
         super().__init__(name=path.name, save_dir=path, offline=offline, id=run_id, resume="allow", **options)
         self._new = new
+        self._mode: Literal["offline"] | None = "offline" if offline else None
 
     def catch_up(self, rounds: Rounds) -> None:
         """Log the last round again, which a crash may have kept back, or all where there is nothing yet.
@@ -101,14 +101,17 @@ class RoundCharts(WandbLogger):
         """
         import wandb
 
-        os.environ.setdefault("WANDB_SILENT", "true")
         Path(str(self.save_dir)).mkdir(parents=True, exist_ok=True)
+        # Not the parent's way to open a run, which counts steps on its own. What is printed is no business of a chart.
+        settings = wandb.Settings(silent=True, console="off")
+        options = {name: value for name, value in self._wandb_init.items() if name != "anonymous"}
         try:
-            self.experiment.define_metric("round")
-            self.experiment.define_metric("*", step_metric="round")
+            self._experiment = wandb.init(**options, mode=self._mode, settings=settings)
         except wandb.errors.Error as error:
-            reason = " ".join(str(error).split())
+            reason = " ".join(str(error).split()).rstrip(".")
             raise ConfigError(f"Weights & Biases: {reason}; log in, or keep it on this machine with --run.wandb_offline true") from None
+        self._experiment.define_metric("round")
+        self._experiment.define_metric("*", step_metric="round")
         for number, values in rounds if self._new else rounds[-1:]:
             self.log_metrics(values, step=number)
 
