@@ -2,6 +2,7 @@
 
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.methods.bounds import Centralised, LocalOnly
+from fedrs_lightning.methods.fedawa import FedAWA
 from fedrs_lightning.methods.fedbn import FedBN
 from fedrs_lightning.methods.feddap import FedDAP
 from fedrs_lightning.methods.feddc import FedDC
@@ -12,4 +13,18 @@ from fedrs_lightning.methods.fedseg import FedSeg
 from fedrs_lightning.methods.fpl import FPL
 from fedrs_lightning.methods.moon import MOON
 
-__all__ = ["FPL", "MOON", "Centralised", "FedAvg", "FedBN", "FedDAP", "FedDC", "FedMAD", "FedProto", "FedProx", "FedSeg", "LocalOnly"]
+__all__ = [
+    "Centralised",
+    "FPL",
+    "FedAWA",
+    "FedAvg",
+    "FedBN",
+    "FedDAP",
+    "FedDC",
+    "FedMAD",
+    "FedProto",
+    "FedProx",
+    "FedSeg",
+    "LocalOnly",
+    "MOON",
+]
