@@ -1,0 +1,222 @@
+"""What an experiment costs: floating-point operations, parameters, bytes on the wire. Counted on random images, without data.
+
+Operations are those that torch's own counter knows, products of matrices and convolutions, with two for a multiplication and
+an addition; what works entry by entry (normalisation, activations, penalties, the optimiser) counts nothing, as is usual. One
+exception: feature-wise modulation, which is all that some methods add to a network, is counted analytically.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedrs_lightning.data.federated import ClientSplit, Federation
+from fedrs_lightning.data.loading import ClientLoader
+from fedrs_lightning.engine.exchange import UploadBuffers
+from fedrs_lightning.engine.local import Composer, LocalTraining
+from fedrs_lightning.engine.memory import ClientMemory
+from fedrs_lightning.methods.base import FedAvg
+from fedrs_lightning.nn.modulation import Modulation
+from fedrs_lightning.nn.surgery import parameter_keys
+from fedrs_lightning.seeding import rng_stream, torch_stream
+from fedrs_lightning.states import nbytes
+from fedrs_lightning.tasks.base import Task
+from fedrs_lightning.types import Batch, Client, Local
+
+MODULATION_FORWARD, MODULATION_BACKWARD = 2, 4
+"""Operations for each entry of a modulated map: gamma x + beta; gamma g for the input, g x and its sum for gamma, the sum of g
+for beta."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Figures of one method on one task.
+
+    Attributes:
+        forward: operations of a prediction, per sample.
+        forward_backward: of the task's loss and its gradient in training mode, per sample.
+        local_step: of one step of the method, whole batch: heads, frozen networks and further passes included.
+        outside_steps: of the passes over the client's data before and after its steps, per sample.
+        parameters: entries of all parameters, layers that the method adds included.
+        shared: of those, entries that travel.
+        private: of those, entries that stay on the client.
+        bytes_down: what a client receives in the measured round.
+        bytes_up: what it sends.
+        batch_size: of the step.
+    """
+
+    forward: int
+    forward_backward: int
+    local_step: int
+    outside_steps: int
+    parameters: int
+    shared: int
+    private: int
+    bytes_down: int
+    bytes_up: int
+    batch_size: int
+
+    def as_dict(self) -> dict[str, int]:
+        """Plain numbers."""
+        return asdict(self)
+
+
+class Counter:
+    """Operations so far: torch's counter, and the modulation that it does not see."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._mode = FlopCounterMode(display=False)
+        self._network, self._extra = network, 0
+
+    @property
+    def total(self) -> int:
+        """Operations since the counter was opened."""
+        return int(self._mode.get_total_flops()) + self._extra
+
+    @contextmanager
+    def counting(self) -> Iterator[Counter]:
+        """Count what the body does."""
+        layers = [module for module in self._network.modules() if isinstance(module, Modulation)]
+        handles = [layer.register_forward_hook(self._modulated) for layer in layers]
+        try:
+            with self._mode:
+                yield self
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _modulated(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        per_entry = MODULATION_FORWARD + (MODULATION_BACKWARD if output.requires_grad else 0)
+        self._extra += per_entry * output.numel()
+
+
+class RandomImages:
+    """Samples of noise with labels of every class: enough for counting."""
+
+    def __init__(self, task: Task, num_samples: int, num_classes: int, in_channels: int, side: int) -> None:
+        generator = torch_stream("cost")
+        self.image = torch.rand(num_samples, in_channels, side, side, generator=generator)
+        masks = hasattr(task, "ignore_index")
+        self.key, shape = ("mask", (num_samples, side, side)) if masks else ("label", (num_samples,))
+        self.labels = torch.randint(0, num_classes, shape, generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def gather(self, indices: np.ndarray | Tensor, *, pin_memory: bool = False) -> Batch:
+        """See `SampleSource`."""
+        wanted = torch.as_tensor(indices)
+        return {"image": self.image[wanted], self.key: self.labels[wanted]}
+
+
+class AsItIs:
+    """A transform that changes nothing."""
+
+    def draw(self, num_samples: int, generator: torch.Generator) -> Tensor | None:
+        """Nothing to draw."""
+        return None
+
+    def __call__(self, batch: Batch, draws: Tensor | None = None) -> Batch:
+        """The batch."""
+        return batch
+
+
+def measure(
+    task: Task, method: FedAvg, fabric: L.Fabric, num_classes: int, in_channels: int, side: int, batch_size: int, round: int
+) -> Cost:
+    """Train one client of one batch for `round` rounds through the engine's own visit, and count the last one.
+
+    Args:
+        task: fresh; it is adapted and trained.
+        method: to measure.
+        fabric: launched, one process.
+        num_classes: C.
+        in_channels: bands.
+        side: of the images, in pixels.
+        batch_size: of the step; the client has as many samples.
+        round: that is measured; in the first one many methods do less.
+    """
+    source = RandomImages(task, batch_size, num_classes, in_channels, side)
+    split = ClientSplit(0, "", np.arange(batch_size))
+    nobody = np.arange(0)
+    federation = Federation(source, (split,), nobody, nobody, AsItIs(), {}, [str(number) for number in range(batch_size)])
+    clients = [Client(0, batch_size), Client(1, batch_size)]
+    with rng_stream("cost", "adapt"):
+        method.adapt(task)
+    fabric.to_device(task)
+    private = method.private_keys(task)
+    composer = Composer(task, private)
+    server = {key: value.cpu().clone() for key, value in composer.live.items() if key not in private}
+    server |= method.init_server(task, clients)
+    loader = ClientLoader(federation, batch_size, 0, 0, fabric.device)
+    counter = Counter(task.model)
+    steps: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+        memory, buffers = ClientMemory(Path(folder) / "clients"), UploadBuffers(2**40, Path(folder) / "spool")
+        local = LocalTraining(fabric, _Timed(method, counter, steps), composer, loader, memory, buffers, 0, 1)  # type: ignore[arg-type]
+        for number in range(1, round):
+            visit = local.visit(clients[0], number, _on(server, fabric.device))
+            server = method.aggregate(server, [visit.upload])
+            memory.commit({0} if visit.keeps_memory else set(), number)
+            buffers.clear()
+        steps.clear()
+        with counter.counting():
+            visit = local.visit(clients[0], round, _on(server, fabric.device))
+        bytes_up, bytes_down, visited = nbytes(visit.upload.state), visit.bytes_down, counter.total
+        buffers.clear()
+    sizes = {key: composer.live[key].numel() for key in parameter_keys(task)}
+    forward, both = _plain(task, next(loader.epoch(0, 1, 0)))
+    return Cost(
+        forward=forward // batch_size,
+        forward_backward=both // batch_size,
+        local_step=sum(steps),
+        outside_steps=(visited - sum(steps)) // batch_size,
+        parameters=sum(sizes.values()),
+        shared=sum(size for key, size in sizes.items() if key not in private),
+        private=sum(size for key, size in sizes.items() if key in private),
+        bytes_down=bytes_down,
+        bytes_up=bytes_up,
+        batch_size=batch_size,
+    )
+
+
+class _Timed:
+    """A method whose steps note what they add to the counter; everything else is the method's own."""
+
+    def __init__(self, method: FedAvg, counter: Counter, steps: list[int]) -> None:
+        self._method, self._counter, self._steps = method, counter, steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def local_step(self, local: Local, batch: Batch) -> dict[str, Tensor]:
+        before = self._counter.total
+        terms = self._method.local_step(local, batch)
+        self._steps.append(self._counter.total - before)
+        return terms
+
+
+def _plain(task: Task, batch: Batch) -> tuple[int, int]:
+    """Operations of a prediction, and of loss and gradient, for a whole batch."""
+    task.eval()
+    with torch.no_grad(), Counter(task.model).counting() as forward:
+        task(batch["image"])
+    task.train()
+    with Counter(task.model).counting() as both:
+        task.criterion(task(batch["image"]), batch).backward()
+    task.zero_grad(set_to_none=True)
+    return forward.total, both.total
+
+
+def _on(server: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {key: value.to(device) for key, value in server.items()}
