@@ -6,6 +6,7 @@ from fedrs_lightning.methods.fedawa import FedAWA
 from fedrs_lightning.methods.fedbn import FedBN
 from fedrs_lightning.methods.feddap import FedDAP
 from fedrs_lightning.methods.feddc import FedDC
+from fedrs_lightning.methods.fedgps import FedGPS
 from fedrs_lightning.methods.fedmad import FedMAD
 from fedrs_lightning.methods.fedproto import FedProto
 from fedrs_lightning.methods.fedprox import FedProx
@@ -21,6 +22,7 @@ __all__ = [
     "FedBN",
     "FedDAP",
     "FedDC",
+    "FedGPS",
     "FedMAD",
     "FedProto",
     "FedProx",

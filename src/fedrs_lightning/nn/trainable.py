@@ -22,7 +22,7 @@ def snapshot(parameters: Mapping[str, Tensor]) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in parameters.values()]
 
 
-def before_step(optimizer: Optimizer, act: Callable[[list[Tensor], list[Tensor], list[int]], None]) -> None:
+def before_step(optimizer: Optimizer, act: Callable[[list[Tensor], list[Tensor], list[int]], object]) -> None:
     """Let `act` change the gradients between every backward pass and the optimiser's step, as long as the optimiser lives.
 
     Args:
