@@ -15,8 +15,9 @@ from fedrs_lightning.methods.fpl import FPL
 from fedrs_lightning.methods.moon import MOON
 
 __all__ = [
-    "Centralised",
     "FPL",
+    "MOON",
+    "Centralised",
     "FedAWA",
     "FedAvg",
     "FedBN",
@@ -28,5 +29,4 @@ __all__ = [
     "FedProx",
     "FedSeg",
     "LocalOnly",
-    "MOON",
 ]
