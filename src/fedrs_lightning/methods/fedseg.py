@@ -282,8 +282,7 @@ def pixel_contrast(
         flat = labels.flatten()
         flat = torch.where((flat >= 0) & stored[flat.clamp(min=0)], flat, -1)
         chosen, counted = anchors(flat, num_classes, max_anchors, draws)
-        pixels = embedding.flatten(2)
-        rows = pixels[chosen // pixels.shape[2], :, chosen % pixels.shape[2]]  # [A, D]
+        rows = embedding.permute(0, 2, 3, 1).flatten(0, 2).index_select(0, chosen)  # [A, D]
         near = rows @ vectors.to(rows.dtype).T / temperature  # [A, M]
         own = flat[chosen][:, None] == classes
         others = near.masked_fill(own, torch.finfo(near.dtype).min).logsumexp(1, keepdim=True)

@@ -170,8 +170,7 @@ class FPL(FedAvg):
         flat = labels.flatten()
         draws = torch.rand(len(flat), generator=local.scratch[DRAWS]).to(flat.device)
         chosen = stratified(flat, self.num_pixels, draws)
-        pixels = embedding.flatten(2)
-        return pixels[chosen // pixels.shape[2], :, chosen % pixels.shape[2]], flat[chosen]
+        return embedding.permute(0, 2, 3, 1).flatten(0, 2).index_select(0, chosen), flat[chosen]
 
     # Server
 
