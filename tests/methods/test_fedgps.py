@@ -130,6 +130,8 @@ def test_contrast_against_pairs_and_without_any():
     expected = reference_contrast(features, positive, 0.2)
     torch.testing.assert_close(supervised_contrast(features, labels, 0.2), expected)
     torch.testing.assert_close(supervised_contrast(features, positive, 0.2), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(supervised_contrast(features, labels, 0.2), expected)
     for lonely in (features[:1], features[:3]):
         lonely = lonely.clone().requires_grad_(True)
         loss = supervised_contrast(lonely, torch.arange(len(lonely)), 0.2)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrs_lightning.nn.dap import full_precision
 from fedrs_lightning.seeding import torch_stream
 
 
@@ -50,10 +51,11 @@ def supervised_contrast(features: Tensor, labels: Tensor, temperature: float) ->
         labels: int64 [N], or bool [N, N] with True where two rows are positives.
         temperature: > 0.
     """
-    rows = F.normalize(features, dim=1)
-    own = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
-    positive = (labels[:, None] == labels if labels.ndim == 1 else labels) & ~own
-    similarity = rows @ rows.T / temperature
-    log_share = F.log_softmax(similarity.masked_fill(own, torch.finfo(similarity.dtype).min), dim=1)  # finite: no nan for one row
-    total = torch.where(positive, log_share, 0.0).sum(1)
-    return -(total / positive.sum(1).clamp(min=1)).mean()
+    with full_precision(features):
+        rows = F.normalize(features, dim=1)
+        own = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
+        positive = (labels[:, None] == labels if labels.ndim == 1 else labels) & ~own
+        similarity = rows @ rows.T / temperature
+        log_share = F.log_softmax(similarity.masked_fill(own, torch.finfo(similarity.dtype).min), dim=1)  # finite: no nan for one row
+        total = torch.where(positive, log_share, 0.0).sum(1)
+        return -(total / positive.sum(1).clamp(min=1)).mean()
