@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo demo-segmentation test lint format smoke bench slow clean
+.PHONY: help setup demo demo-segmentation test lint format smoke bench clean
 
 help: ## list the targets
 	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*## /\t/" | column -t -s "$$(printf "\t")"

@@ -330,3 +330,20 @@ def test_the_table_is_that_of_the_run(fit):
     result = json.loads((ran.store.path / "result.json").read_text())
     assert f"{100 * result['headline']['last']:.2f}" in ran.out
     assert RunStore(ran.store.path).status == "complete"
+
+
+def test_a_complete_run_answers_for_its_own_data_only(fit, own_tiles, tmp_path):
+    """The folder of the data is not in the run's name: the same tiles elsewhere are the same run, other tiles are not."""
+    assert fit("--schedule.num_rounds", 1).code == 0
+    moved = fit("--schedule.num_rounds", 1, "--data.init_args.root", own_tiles)
+    assert "complete already, on the same data under another path" in moved.out
+    next(own_tiles.rglob("*.jpg")).unlink()
+    assert "the data are not those that the run began with" in fit("--schedule.num_rounds", 1, "--data.init_args.root", own_tiles).line
+    assert "no such folder" in fit("--schedule.num_rounds", 1, "--data.init_args.root", tmp_path / "nowhere").line
+
+
+def test_the_upper_bound_stands_beside_partial_participation(fit):
+    """All clients' data are in one place: there is no cohort to draw."""
+    ran = fit("--method", "Centralised", "--schedule.clients_per_round", 2, "--schedule.num_rounds", 1)
+    assert ran.code == 0
+    assert ran.store.history()[0]["cohort"] == [0]

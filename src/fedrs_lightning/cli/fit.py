@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fedrs_lightning.cli.process import run_settings
@@ -33,20 +34,35 @@ def main(argv: Sequence[str]) -> int:
         try:
             return _main(argv)
         except (FedrsError, KeyboardInterrupt) as error:
-            if rank() != 0:
-                return _leave(error)
-            if isinstance(error, KeyboardInterrupt):
-                print(f"fedrs fit: interrupted; {KEEPS}", file=sys.stderr)
-                return 130
-            raise
+            if rank() == 0:
+                return _fail(error)
+            return _follow(error)
 
 
-def _leave(error: BaseException) -> int:
-    """End a rank other than 0. What all ranks know rank 0 says, and ends; what it does not know is said here."""
+def _fail(error: BaseException) -> int:
+    """Say what went wrong, and end the run."""
+    code, words = (130, f"interrupted; {KEEPS}") if isinstance(error, KeyboardInterrupt) else (2, " ".join(str(error).split()))
+    print(f"fedrs fit: {words}", file=sys.stderr)
+    return _end(code)
+
+
+def _follow(error: BaseException) -> int:
+    """End a rank other than 0. What all ranks know rank 0 says, and ends them; what it does not know is said here."""
     if isinstance(error, FedrsError) and not isinstance(error, LostContact):
         time.sleep(5.0)
         print(f"fedrs fit: {' '.join(str(error).split())} (rank {rank()})", file=sys.stderr)
-    return 2
+    return _end(2)
+
+
+def _end(code: int) -> int:
+    """Leave at once where other ranks are gone or will be: taking down a process group without them may abort the process."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -79,14 +95,17 @@ def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store:
         plain: the same, resolved to plain values.
         store: the run directory.
     """
+    import torch.distributed as dist
+
     from fedrs_lightning.cli.parser import instantiate
-    from fedrs_lightning.cli.run_directory import check_run
+    from fedrs_lightning.cli.run_directory import check_data, check_run, other_data
     from fedrs_lightning.engine.callbacks import ProgressBars
     from fedrs_lightning.engine.ranks import watched
     from fedrs_lightning.engine.strategy import started_externally
 
     # Every rank asks: under torchrun and srun a complete run must end on all of them.
-    if check_run(store, plain, config.resume) == "complete":
+    complete = check_run(store, plain, config.resume) == "complete"
+    if complete and not other_data(store, plain):
         if rank() == 0:
             _report(store, "this run was complete already; another --seed or --run.root starts a new one")
         return 0
@@ -95,6 +114,11 @@ def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store:
         _require_compiler()
     if _local_rank() == 0:
         parts.data.prepare()  # before further ranks start: a wrong folder is reported once and at once
+    if complete:
+        check_data(store, _manifest(parts, parts.data.federation(config.seed)))
+        if rank() == 0:
+            _report(store, "this run was complete already, on the same data under another path")
+        return 0
     loggers, ids = _loggers(store, config, plain)
     # Ranks of an external launcher are there already, and the first of each machine may still be preparing the data.
     federation = None if started_externally() else parts.data.federation(config.seed)
@@ -115,6 +139,8 @@ def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store:
             _conclude(engine, store, parts.data, federation, plain, config)
             _report(store)
         engine.exchange.barrier()
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
     return 0
 
 
@@ -158,6 +184,14 @@ def _engine(parts: Any, fabric: L.Fabric, federation: Federation, config: Namesp
     return engine
 
 
+def _manifest(parts: Any, federation: Federation) -> dict[str, Any]:
+    """What decided the data, and the file of initial weights where there is one."""
+    report = getattr(parts.task.model, "weights_report", None)
+    if report is None:
+        return federation.manifest
+    return federation.manifest | {"initial_weights": {name: value for name, value in asdict(report).items() if name != "path"}}
+
+
 def _train(
     engine: Engine,
     store: RunStore,
@@ -171,7 +205,7 @@ def _train(
     from fedrs_lightning.engine.engine import logged
     from fedrs_lightning.engine.preemption import requeue
 
-    _open(engine, store, plain, federation)
+    _open(engine, store, plain, federation, _manifest(engine, federation))
     engine.resume()
     engine.loggers |= ids
     failure = None
@@ -212,7 +246,7 @@ def _loggers(store: RunStore, config: Namespace, plain: dict[str, Any]) -> tuple
     )
 
 
-def _open(engine: Engine, store: RunStore, plain: dict[str, Any], federation: Federation) -> None:
+def _open(engine: Engine, store: RunStore, plain: dict[str, Any], federation: Federation, manifest: dict[str, Any]) -> None:
     """Write what describes the run, before round 1; refuse data other than the run began with."""
     from fedrs_lightning.cli.run_directory import check_data, config_text, split_lists
     from fedrs_lightning.files import naming_the_place
@@ -223,7 +257,7 @@ def _open(engine: Engine, store: RunStore, plain: dict[str, Any], federation: Fe
     if engine.rank == 0:
         try:
             with naming_the_place(store.path):
-                check_data(store, federation.manifest)
+                check_data(store, manifest)
                 store.write_config(config_text(plain))
                 store.write_environment(
                     environment(
@@ -233,7 +267,7 @@ def _open(engine: Engine, store: RunStore, plain: dict[str, Any], federation: Fe
                         devices=[device for device, _ in facts],
                     )
                 )
-                store.write_manifest(federation.manifest)
+                store.write_manifest(manifest)
                 store.write_split(split_lists(federation))
         except FedrsError as error:
             failure = error

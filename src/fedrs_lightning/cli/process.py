@@ -68,7 +68,7 @@ def prepare_process() -> None:
     `OMP_WAIT_POLICY=PASSIVE`: OpenMP threads that wait by spinning take the core from other ranks on shared machines.
     glibc's allocator: tensors above its limit would be mapped and unmapped at every step. Both give way to the variables
     a user has set: `OMP_WAIT_POLICY`, and any of `MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_`, `MALLOC_TOP_PAD_`.
-    `benchmarks/allocator.py` measures the second.
+    `benchmarks/bench_allocator.py` measures the second.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     chosen = [name for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_") if name in os.environ]

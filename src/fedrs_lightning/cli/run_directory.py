@@ -86,6 +86,12 @@ def _value(values: dict[str, Any], key: str) -> str:
     return str(value) if isinstance(value, str) else json.dumps(value)
 
 
+def other_data(store: RunStore, plain: dict[str, Any]) -> bool:
+    """Whether a run is asked for with another data folder than it was made with; the configuration's hash leaves that out."""
+    before = store.config().get("data", {}).get("init_args", {})
+    return bool(before.get("root") != plain["data"]["init_args"].get("root"))
+
+
 def check_data(store: RunStore, manifest: dict[str, Any]) -> None:
     """Refuse to continue a run on other data than it began with.
 

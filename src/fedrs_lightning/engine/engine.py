@@ -114,7 +114,8 @@ class Engine:
         self.store = RunStore(self.path)
         training = _pooled(federation) if method.pools_clients else federation
         self.clients = [Client(split.id, len(split.train), split.name) for split in training.clients]
-        self.sampler = CohortSampler(self.clients, schedule.clients_per_round, seed)
+        cohort_size = None if method.pools_clients else schedule.clients_per_round  # all data at once is no client to draw
+        self.sampler = CohortSampler(self.clients, cohort_size, seed)
         self.loader = ClientLoader(training, schedule.batch_size, schedule.min_last_batch, seed, fabric.device, channels_last)
         _check_batches(self.loader, self.clients, task)
 

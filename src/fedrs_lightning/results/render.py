@@ -63,12 +63,12 @@ def terminal(tables: list[Table], collection: Collection) -> RenderableType:
 
 
 def number(cell: Cell | None, percent: bool) -> str:
-    """`61.03 ± 0.52` in percent, `0.6103 ± 0.0052` otherwise; `-` for an unknown value or deviation."""
+    """`61.03 ± 0.52` in percent, `0.6103 ± 0.0052` otherwise; the value alone for one seed, `-` for an unknown one."""
     if cell is None:
         return "-"
     scale, digits = (100, 2) if percent else (1, 4)
-    spread = "-" if cell.deviation is None else f"{scale * cell.deviation:.{digits}f}"
-    return f"{scale * cell.mean:.{digits}f} ± {spread}"
+    mean = f"{scale * cell.mean:.{digits}f}"
+    return mean if cell.deviation is None else f"{mean} ± {scale * cell.deviation:.{digits}f}"
 
 
 def _facts(table: Table) -> dict[str, list[str]]:
