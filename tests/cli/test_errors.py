@@ -42,7 +42,7 @@ OPTIONS = [
     (["--run.loggers", "[csv,tensorbord]"], "got ['csv', 'tensorbord']; did you mean 'tensorboard'?"),
     (["--method", "FedMat"], "--method: there is no class 'FedMat'; did you mean 'FedMAD'?"),
     (["--method", "fedavg"], "--method: there is no class 'fedavg'; did you mean 'FedAvg'?"),
-    (["--method", "my.own.Method"], "--method: there is no 'my.own.Method' to import; choose from Centralised, FedAvg, FedBN,"),
+    (["--method", "my.own.Method"], "--method: there is no 'my.own.Method' to import; choose from Centralised, "),
     (["--method", "fedrs_lightning.data.EuroSAT"], "--method: 'fedrs_lightning.data.EuroSAT' does not fit here; choose from Centralised,"),
     (["--task", "Task"], "--task: there is no class 'Task'; "),
     (["--data.partition", "Dirichle"], "--data.partition: there is no class 'Dirichle'; did you mean 'Dirichlet'?"),
@@ -109,7 +109,7 @@ def change(config, path, value=None):
 KEYS = [
     ("data", None, "data is missing; name one of "),
     ("task", None, "task is missing; name one of "),
-    ("method", None, "method is missing; name one of Centralised, FedAvg, FedBN,"),
+    ("method", None, "method is missing; name one of Centralised, "),
     ("schedule/num_rounds", None, "schedule.num_rounds is missing; set it in the config file or with --schedule.num_rounds"),
     ("schedule", None, "schedule.num_rounds is missing"),
     (
