@@ -34,7 +34,10 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = ("", "bash", "console")
 FOLDERS = ("experiments", "configs", "docs", "benchmarks", "slurm", "src", "tests")
 METHODS = {name: getattr(methods, name) for name in methods.__all__}
-TABLED = METHODS | {name: getattr(data, name) for name in ("EuroSAT", "IID", "Dirichlet", "Shards", "ByAttribute")}
+PARTITIONS = ("IID", "Dirichlet", "Shards", "ByAttribute")
+SEGMENTATION = ("Potsdam", "Vaihingen", "LoveDA", "FolderSegmentation", "Domain", "Domains", "FolderDomains")
+KINDS = (data.FederatedDataset, data.TileDataset, data.Partition)
+TABLED = METHODS | {name: getattr(data, name) for name in ("EuroSAT", *PARTITIONS, *SEGMENTATION)}
 
 
 def page(name: str) -> str:
@@ -179,9 +182,26 @@ def test_every_subcommand_is_shown():
     assert {line.split()[1] for line in commands(page("README.md")) if line.startswith("fedrs ")} == set(SUBCOMMANDS) == set(CHECKS)
 
 
-def test_every_method_has_a_section():
+def test_every_method_has_a_section_and_a_row():
     headings = re.findall(r"^## (\w+)$", page("docs/methods.md"), re.MULTILINE)
     assert set(METHODS) <= set(headings)
+    for name in ("README.md", "docs/methods.md"):
+        assert set(METHODS) <= set(re.findall(r"^\| `(\w+)` \|", page(name), re.MULTILINE)), name
+
+
+def test_every_data_set_and_shipped_federation_is_described():
+    text = page("docs/data.md")
+    known = [name for name in data.__all__ if inspect.isclass(getattr(data, name)) and issubclass(getattr(data, name), KINDS)]
+    assert set(known) - set(TABLED) == {"FederatedDataset", "TileDataset", "Partition"}
+    shipped = {path.name for path in (ROOT / "configs" / "data").glob("*.yaml") if not path.name.startswith("eurosat")}
+    assert shipped == set(re.findall(r"`configs/data/(\w+\.yaml)`", text.split("### Shipped federations")[1].split("## ")[0]))
+    assert {path.name for path in (ROOT / "experiments").glob("*.yaml")} <= set(re.findall(r"experiments/(\w+\.yaml)", page("README.md")))
+
+
+def test_every_picture_of_a_run_is_named():
+    source = (ROOT / "src" / "fedrs_lightning" / "cli" / "pictures.py").read_text(encoding="utf-8")
+    drawn = set(re.findall(r'"(\w+\.png)"', source)) | {"gate.png", "drift_spec.png", "drift_spa.png", "drift_dap.png"}
+    assert drawn <= set(re.findall(r"(\w+\.png)", page("README.md")))
 
 
 @pytest.mark.parametrize("name", TABLED)
