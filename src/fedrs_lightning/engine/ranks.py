@@ -6,7 +6,6 @@ srun are watched by those.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import signal
@@ -85,7 +84,7 @@ class RankWatch(threading.Thread):
         self._died.set()
         # A rank 0 that waits in a collective notices by itself, one that trains is interrupted.
         if not self._noticed.wait(2.0) and not self._ended.is_set():
-            _thread.interrupt_main()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         self._leave(2, self.fate)
 
     def _leave(self, code: int, words: str) -> None:
