@@ -170,7 +170,7 @@ def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> 
     Fixed order and wide accumulator: the same result on any number of ranks. Product and sum are rounded one after the
     other, as in a plain loop: sums of float32 numbers with rational weights often lie half-way between two float32 numbers,
     where a fused multiply-add, which not every processor has, would round the other way. Works in cache-sized pieces, so
-    that the float64 temporaries cost no memory traffic. Integer buffers keep the largest value (methods.md 0.2).
+    that the float64 temporaries cost no memory traffic. Integer buffers keep the largest value (docs/methods.md).
 
     Args:
         tensors: K tensors of one shape and dtype.

@@ -313,7 +313,7 @@ def _conclude(
         metric=metric,
         protocols={name: text for name, text in PROTOCOLS.items() if name in used},
         members=members,
-        classes=data.class_names,
+        classes=_counting(rounds[-1]["metrics"], protocol, data.class_names),
         synthetic_data=bool(federation.manifest.get("synthetic")),
         digest=engine.digest(),
         digest_model=engine.digest_model(),
@@ -321,6 +321,12 @@ def _conclude(
     store.write_result(result)
     if config.run.plot:
         draw(engine, store, data, federation)
+
+
+def _counting(metrics: dict[str, float], protocol: str, classes: Sequence[str]) -> list[str]:
+    """Classes that enter the scores: all, or under mIoU those that have an IoU because they are labelled or predicted."""
+    scored = [name for name in classes if any(key.startswith(f"{protocol}/iou/{name}") for key in metrics)]
+    return scored or list(classes)
 
 
 def _report(store: RunStore, state: str = "") -> None:

@@ -1,6 +1,6 @@
 """FedAvg, which is also the interface of every method: override the hooks where a method differs.
 
-Federated averaging (McMahan et al., 2017, arXiv:1602.05629; methods.md section 1).
+Federated averaging (McMahan et al., 2017, arXiv:1602.05629; docs/methods.md).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FedAvg:
         weighting: `samples` weights a participant by its number of training samples, `uniform` equally.
         buffers: floating buffers (batch-norm statistics): `mean` averages them with the same weights as parameters,
             `keep_server` never sends them up, `keep_client` leaves them on each client. Integer buffers keep the
-            largest value (methods.md 0.2).
+            largest value (docs/methods.md).
     """
 
     pools_clients: bool = False

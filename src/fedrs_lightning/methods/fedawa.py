@@ -1,4 +1,4 @@
-"""FedAWA: aggregation weights are learnt on the server (Shi et al., 2025, arXiv:2503.15842; methods.md section 6)."""
+"""FedAWA: aggregation weights are learnt on the server (Shi et al., 2025, arXiv:2503.15842; docs/methods.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedBN: normalisation layers stay on the client (Li et al., 2021, arXiv:2102.07623; methods.md section 3)."""
+"""FedBN: normalisation layers stay on the client (Li et al., 2021, arXiv:2102.07623; docs/methods.md)."""
 
 from __future__ import annotations
 

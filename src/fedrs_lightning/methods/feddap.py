@@ -1,4 +1,4 @@
-"""FedDAP: class prototypes that adapt to a client's domain (methods.md section 12)."""
+"""FedDAP: class prototypes that adapt to a client's domain (docs/methods.md)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class FedDAP(FedAvg):
     In the first `anchor_warmup_rounds` rounds all three terms are 0. Classes never seen take part in nothing.
 
     Args:
-        temperature: tau > 0 of both cross-entropies (12.10: not in the source; suggestion 0.1).
+        temperature: tau > 0 of both cross-entropies (not in the source; suggestion 0.1).
         lambda_dap: weight of the supervision by P^dap; 0 switches it off (suggestion 0.5).
         lambda_inv: weight of the supervision by the anchors; 0 switches it off (suggestion 0.5).
         lambda_drift: weight of the drift penalty; 0 switches it off (suggestion 0.1).
@@ -90,17 +90,17 @@ class FedDAP(FedAvg):
         eps: inside the root of the descriptors' deviations (suggestion 1e-5).
         gate: `learned`, or for ablations the same for all classes: `fixed` 0.5, `spectral` 1, `spatial` 0.
         descriptor_convs: the two 1x1 convolutions are part of the `shared` model, so that all clients describe their data
-            alike, or `local` (12.9).
+            alike, or `local`.
         descriptor_source: the uploaded descriptor follows the `training_batches`, or a `statistics_pass` over the client's
-            data with the received model in evaluation mode, which batch norm does not level (12.9).
-        detach_descriptors: no gradient from the descriptors into the backbone (12.2; ours).
-        drift_reduction: `sum` over the three prototypes of a class, or `mean` (12.5).
-        anchor_warmup_rounds: first rounds without the three terms, at least 1: round 1 has no anchors (12.7; ours).
+            data with the received model in evaluation mode, which batch norm does not level.
+        detach_descriptors: no gradient from the descriptors into the backbone (ours).
+        drift_reduction: `sum` over the three prototypes of a class, or `mean`.
+        anchor_warmup_rounds: first rounds without the three terms, at least 1: round 1 has no anchors (ours).
         anchor_source: pixels are summed in a pass `after_training` (evaluation mode, no augmentation), or in the batches
-            of the `last_epoch`, which costs no pass (12.6).
-        cluster_weights: weights of clients within a cluster and in the gate's mean: `samples` or `uniform` (12.9).
+            of the `last_epoch`, which costs no pass.
+        cluster_weights: weights of clients within a cluster and in the gate's mean: `samples` or `uniform`.
         descriptor_scaling: before clustering: `zscore` of each entry over the participants; `balanced`, where the two
-            descriptors then count alike, although the spatial one has many more entries (ours); or `none` (12.9).
+            descriptors then count alike, although the spatial one has many more entries (ours); or `none`.
         cluster_seed: of the starts of k-means.
         weighting: as in FedAvg.
         buffers: as in FedAvg.

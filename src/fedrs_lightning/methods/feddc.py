@@ -1,4 +1,4 @@
-"""FedDC: clients keep the drift of their models and correct for it (Gao et al., 2022, arXiv:2203.11751; methods.md section 5)."""
+"""FedDC: clients keep the drift of their models and correct for it (Gao et al., 2022, arXiv:2203.11751; docs/methods.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedGPS: surrogate data and a look-ahead along the others' update (methods.md section 7; visitworld123/FedGPS)."""
+"""FedGPS: surrogate data and a look-ahead along the others' update (docs/methods.md; visitworld123/FedGPS)."""
 
 from __future__ import annotations
 

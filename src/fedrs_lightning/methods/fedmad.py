@@ -1,4 +1,4 @@
-"""FedMAD: weights follow the direction in which a client's modulation moved (methods.md section 8)."""
+"""FedMAD: weights follow the direction in which a client's modulation moved (docs/methods.md)."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class FedMAD(FedBN):
         d_k = unit(m_k' - m_k),   r = sum_k d_k,   s_k = <d_k, unit(r)>,   a_k ~ n_k (max(s_k, 0) + eps)^power
 
     and the shared parameters become sum_k a_k theta_k. The source gives the rule in words only, so everything here but
-    `power` and `num_layers` is a reconstruction; the numbers 1 to 15 are the rows of methods.md 8.3. With no modulation
+    `power` and `num_layers` is a reconstruction; the numbers 1 to 15 are the rows of docs/deviations.md. With no modulation
     layer, or when nobody moved or all directions cancel, the weights are those of FedAvg (6); only participants enter
     the sums (14). A server that sees d_k learns where a client's modulation went, not its values nor how far.
 
     Args:
         power: p, how sharply weights follow alignment; 0 gives sample weights exactly (12; paper 2.0, tried 0.5 to 3).
         num_layers: modulated residual blocks; 0 is FedBN (12; paper 4, tried 1 to 16 on a ResNet-50).
-        placement: where a layer sits in its block; `pre_bn` is cancelled by the batch norm (11, methods.md 8.4).
+        placement: where a layer sits in its block; `pre_bn` is cancelled by the batch norm (11, docs/deviations.md).
         which: batch norms that `pre_bn` takes.
         order: which blocks come first, or the names of `num_layers` blocks (11).
         eps: keeps a client that disagrees from vanishing altogether (4; ours).
@@ -62,7 +62,7 @@ class FedMAD(FedBN):
         what: parameters that make up m: `gamma_beta`, `gamma`, `gamma_beta_bn` (with weight and bias of batch norm), or `bn`
             alone, which needs no modulation layer (8, 13).
         granularity: one cosine over the whole `vector`, or the mean of one cosine `per_module` (9).
-        skip_dead_beta: leave those beta out of m that a batch norm cancels: their updates are rounding noise (8.4).
+        skip_dead_beta: leave those beta out of m that a batch norm cancels: their updates are rounding noise.
         modulation: `private`, or `shared` for the ablation without private modules (13).
         head: last layer `shared` or `private` (15).
         initial_gamma: scale at the start (10; ours).

@@ -1,4 +1,4 @@
-"""FedProto: clients agree on class prototypes (Tan et al., 2022, arXiv:2105.00243; methods.md section 9)."""
+"""FedProto: clients agree on class prototypes (Tan et al., 2022, arXiv:2105.00243; docs/methods.md)."""
 
 from __future__ import annotations
 

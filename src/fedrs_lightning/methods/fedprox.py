@@ -1,4 +1,4 @@
-"""FedProx: a penalty on the distance to the received model (Li et al., 2020, arXiv:1812.06127; methods.md section 2)."""
+"""FedProx: a penalty on the distance to the received model (Li et al., 2020, arXiv:1812.06127; docs/methods.md)."""
 
 from __future__ import annotations
 

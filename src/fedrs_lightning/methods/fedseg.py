@@ -1,5 +1,5 @@
 """FedSeg: federated segmentation with classes that some clients lack (Miao et al., CVPR 2023, "FedSeg: class-heterogeneous
-federated learning for semantic segmentation"; methods.md section 11)."""
+federated learning for semantic segmentation"; docs/methods.md)."""
 
 from __future__ import annotations
 

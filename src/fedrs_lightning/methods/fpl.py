@@ -1,5 +1,5 @@
 """FPL: cluster prototypes and unbiased prototypes (Huang et al., CVPR 2023, "Rethinking federated learning with domain shift:
-a prototype view"; methods.md section 10)."""
+a prototype view"; docs/methods.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MOON: model-contrastive learning (Li et al., 2021, arXiv:2103.16257; methods.md section 4)."""
+"""MOON: model-contrastive learning (Li et al., 2021, arXiv:2103.16257; docs/methods.md)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SHALLOW = 2
 
 
 class SegmentationNetwork(nn.Module):
-    """Encoder, decoder and segmentation head; one forward pass yields logits and feature maps (methods.md 12.8).
+    """Encoder, decoder and segmentation head; one forward pass yields logits and feature maps (docs/deviations.md).
 
     | | DeepLabV3+ | FPN | Unet | Segformer |
     |---|---|---|---|---|

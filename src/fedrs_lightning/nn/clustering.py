@@ -58,7 +58,7 @@ def _squared_distances(centres: Tensor, points: Tensor) -> Tensor:
 
 
 def finch(points: Tensor, distance: Distance = "cosine") -> list[Tensor]:
-    """Partitions by first neighbours, from fine to coarse (Sarfraz et al., 2019, arXiv:1902.11266; methods.md section 10).
+    """Partitions by first neighbours, from fine to coarse (Sarfraz et al., 2019, arXiv:1902.11266; docs/methods.md).
 
     Every point is linked to its nearest other point; connected points are a cluster; the means of the clusters' points are
     linked again. It ends when a step lowers the number of clusters by one, and a step that does not lower it, or leaves

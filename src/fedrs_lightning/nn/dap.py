@@ -1,4 +1,4 @@
-"""Domain-adaptive prototypes: descriptors of a batch, two modulators of the anchors, their gate (methods.md 12.2 to 12.5)."""
+"""Domain-adaptive prototypes: descriptors of a batch, two modulators of the anchors, their gate (docs/deviations.md)."""
 
 from __future__ import annotations
 

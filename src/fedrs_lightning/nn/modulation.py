@@ -1,4 +1,4 @@
-"""Feature-wise affine modulation, and where it goes in a residual network (FedMAD; methods.md 8.1 and 8.4)."""
+"""Feature-wise affine modulation, and where it goes in a residual network (FedMAD; docs/deviations.md)."""
 
 from __future__ import annotations
 

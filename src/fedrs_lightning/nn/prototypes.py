@@ -1,4 +1,4 @@
-"""Class prototypes of samples and pixels: sums, counts and means, anchors, and cross-entropy of cosines (methods.md 9 to 12).
+"""Class prototypes of samples and pixels: sums, counts and means, anchors, and cross-entropy of cosines (docs/methods.md).
 
 Everything is a product of matrices over all classes and pixels, which is fast, and gives the same bits on every run on a
 GPU too, where scattered additions do not.
