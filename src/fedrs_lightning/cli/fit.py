@@ -100,6 +100,7 @@ def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store:
     from fedrs_lightning.cli.parser import instantiate
     from fedrs_lightning.cli.run_directory import check_data, check_run, other_data
     from fedrs_lightning.engine.callbacks import ProgressBars
+    from fedrs_lightning.engine.exchange import contact
     from fedrs_lightning.engine.ranks import watched
     from fedrs_lightning.engine.strategy import started_externally
 
@@ -124,7 +125,8 @@ def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store:
     federation = None if started_externally() else parts.data.federation(config.seed)
     fabric = _launch(parts, federation, [ProgressBars()], loggers)
     with watched(fabric):
-        fabric.barrier()
+        with contact():
+            fabric.barrier()
         federation = federation or parts.data.federation(config.seed)
         engine = _engine(parts, fabric, federation, config, plain, store)
         status = "failed"

@@ -20,7 +20,7 @@ from fedrs_lightning.data.loading import ClientLoader
 from fedrs_lightning.engine.checkpoint import Checkpoint, CheckpointStore
 from fedrs_lightning.engine.cohort import CohortSampler, assign
 from fedrs_lightning.engine.evaluate import Evaluation, Evaluator
-from fedrs_lightning.engine.exchange import Exchange, Gathered, UploadBuffers
+from fedrs_lightning.engine.exchange import Exchange, Gathered, UploadBuffers, contact
 from fedrs_lightning.engine.local import Composer, LocalTraining, Visit
 from fedrs_lightning.engine.memory import ClientMemory
 from fedrs_lightning.engine.preemption import Preemption
@@ -342,7 +342,8 @@ class Engine:
             except RunError as error:
                 failure = error
         self.exchange.agree(failure)
-        round = self.fabric.broadcast(round)
+        with contact():
+            round = self.fabric.broadcast(round)
         return self.checkpoints.load(round) if round else None
 
     def _unusable(self, checkpoint: Checkpoint) -> str | None:

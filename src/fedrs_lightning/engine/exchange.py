@@ -149,7 +149,7 @@ class Exchange:
             LostContact: one is gone.
         """
         if self.world_size > 1:
-            with _contact():
+            with contact():
                 self.fabric.barrier()
 
     def collect(self, value: Any) -> list[Any]:
@@ -157,7 +157,7 @@ class Exchange:
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
-        with _contact():
+        with contact():
             dist.all_gather_object(values, value)
         return values
 
@@ -203,7 +203,7 @@ class Exchange:
         if self.world_size == 1:
             return state
         layout, size = layout_of(state) if self.rank == 0 else ([], 0)
-        with _contact():
+        with contact():
             layout, size = self.fabric.broadcast((layout, size))
             self._turn = 1 - self._turn
             if self._flat[self._turn].numel() < size:
@@ -218,14 +218,14 @@ class Exchange:
     def _send(self, upload: Upload, size: int) -> None:
         assert isinstance(upload.state, PackedState)
         if size:
-            with _contact():
+            with contact():
                 dist.send(upload.state.bytes_into(self.buffers.scratch(size)), dst=0)
 
     def _receive(self, client: Client, header: _Header) -> Upload:
         stays = self.buffers.fits(header.size)
         data = self.buffers.memory(header.size) if stays else self.buffers.scratch(header.size)
         if header.size:
-            with _contact():
+            with contact():
                 dist.recv(data, src=header.rank)
         state = PackedState(header.layout, data) if stays else self.buffers.spool(header.layout, data, f"received-{client.id}")
         return Upload(client, state, header.num_steps, header.log)
@@ -237,8 +237,12 @@ def _header(upload: Upload, rank: int, keeps_memory: bool) -> _Header:
 
 
 @contextlib.contextmanager
-def _contact() -> Iterator[None]:
-    """Say in words that another rank is gone."""
+def contact() -> Iterator[None]:
+    """Around anything that talks to other ranks.
+
+    Raises:
+        LostContact: one is gone.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -247,4 +251,4 @@ def _contact() -> Iterator[None]:
         ) from None
 
 
-__all__ = ["Exchange", "Gathered", "UploadBuffers", "nbytes"]
+__all__ = ["Exchange", "Gathered", "UploadBuffers", "contact", "nbytes"]

@@ -13,6 +13,7 @@ from types import FrameType
 
 import lightning as L
 
+from fedrs_lightning.engine.exchange import contact
 from fedrs_lightning.errors import RunError
 
 
@@ -27,8 +28,15 @@ class Preemption:
         self.warned = True
 
     def agreed(self, fabric: L.Fabric) -> bool:
-        """True on all ranks when any rank was warned."""
-        return bool(fabric.strategy.reduce_boolean_decision(self.warned, all=False)) if fabric.world_size > 1 else self.warned
+        """True on all ranks when any rank was warned.
+
+        Raises:
+            LostContact: a rank is gone.
+        """
+        if fabric.world_size == 1:
+            return self.warned
+        with contact():
+            return bool(fabric.strategy.reduce_boolean_decision(self.warned, all=False))
 
 
 def requeue() -> str | None:

@@ -90,8 +90,9 @@ class RankWatch(threading.Thread):
     def _leave(self, code: int, words: str) -> None:
         """End the process where the main thread does not come back, for example from waiting for a rank to join."""
         if not self._ended.wait(self.patience):
-            cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # a progress bar hides it
-            print(f"{cursor}fedrs fit: {words}", file=sys.stderr, flush=True)
+            stream = sys.__stderr__ or sys.stderr  # a progress bar stands in for the other
+            clean = "\r\x1b[2K\x1b[?25h" if stream.isatty() else ""  # the line it draws on, and the cursor it hides
+            print(f"{clean}fedrs fit: {words}", file=stream, flush=True)
             os._exit(code)
 
     def _interrupted(self) -> bool:
@@ -107,25 +108,29 @@ class RankWatch(threading.Thread):
 
 
 @contextlib.contextmanager
-def watched(fabric: Any) -> Iterator[None]:
+def telling(watch: RankWatch | None) -> Iterator[None]:
     """Say which rank died instead of what that did to this one.
-
-    Args:
-        fabric: launched.
 
     Raises:
         RunError: a rank that this process started has died.
     """
-    watch: RankWatch | None = getattr(fabric.strategy.launcher, "watch", None)
-    if watch is None:
-        yield
-        return
     try:
         yield
-    except (LostContact, KeyboardInterrupt) as error:
-        fate = watch.fate_within(5.0 if isinstance(error, LostContact) else 0.0)
+    except (LostContact, RuntimeError, KeyboardInterrupt) as error:
+        # A lost connection comes before the news of what became of the process behind it.
+        fate = watch.fate_within(0.0 if isinstance(error, KeyboardInterrupt) else 5.0) if watch else None
         if fate is not None:
             raise RunError(fate) from None
         raise
+
+
+@contextlib.contextmanager
+def watched(fabric: Any) -> Iterator[None]:
+    """`telling`, for a run on a launched Fabric; afterwards nobody is watched any more."""
+    watch: RankWatch | None = getattr(fabric.strategy.launcher, "watch", None)
+    try:
+        with telling(watch):
+            yield
     finally:
-        watch.end()
+        if watch is not None:
+            watch.end()

@@ -19,7 +19,7 @@ from lightning.fabric.strategies.launchers import subprocess_script
 from lightning.fabric.strategies.strategy import Strategy
 from torch import nn
 
-from fedrs_lightning.engine.ranks import RANK_ZERO, RankWatch
+from fedrs_lightning.engine.ranks import RANK_ZERO, RankWatch, telling
 from fedrs_lightning.errors import ConfigError
 
 StartMethod = Literal["popen", "fork", "spawn", "forkserver"]
@@ -162,7 +162,8 @@ class _WatchedLauncher(subprocess_script._SubprocessScriptLauncher):
             self.watch = RankWatch(self.procs)
             self.watch.begin()
         try:
-            return function(*args, **kwargs)
+            with telling(self.watch):
+                return function(*args, **kwargs)
         except BaseException:
             if self.watch is not None:
                 self.watch.end()
