@@ -211,12 +211,17 @@ def _report(jobs: list[Job]) -> int:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[None]:
-    """Take SIGTERM and SIGHUP as Ctrl-C, unless ignored (nohup): children must not outlive a sweep that a job limit ends."""
+    """Take SIGTERM and SIGHUP as Ctrl-C, unless ignored (nohup): children must not outlive a sweep that a job limit ends.
+
+    SIGINT counts in any case: a shell starts its background jobs with it ignored, children would inherit that, and it is
+    the signal by which they are stopped.
+    """
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers.append(signal.SIGINT)
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
