@@ -105,7 +105,7 @@ class PackedState(Mapping[str, Tensor]):
 
 
 def _read(descriptor: int, out: Tensor, offset: int) -> None:
-    view = memoryview(out.numpy())
+    view = out.numpy().data
     done = 0
     while done < len(view):
         count = os.preadv(descriptor, [view[done:]], offset + done)
@@ -227,6 +227,6 @@ def digest(*states: Mapping[str, Tensor]) -> str:
         for key in sorted(state):
             tensor = state[key].detach().cpu().contiguous()
             total.update(f"{key}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-            total.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) if tensor.numel() else b"")
+            total.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
         total.update(b"\xff")
     return total.hexdigest()
