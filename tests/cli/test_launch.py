@@ -208,6 +208,7 @@ except Exception as error:
 def test_rank_zero_comes_back_wherever_it_is(place, event):
     process = subprocess.Popen([sys.executable, "-c", WATCH, place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ranks = [int(word) for word in process.stdout.readline().split()]
+    time.sleep(1.0)  # from its last Python instruction into the wait
     if event == "death":
         os.kill(ranks[1], signal.SIGKILL)
     else:
