@@ -69,6 +69,10 @@ OPTIONS = [
     # Clients and batches that cannot work.
     (["--data.partition.num_clients", "500"], "500 clients but only 64 training samples; lower num_clients"),
     (["--data.min_samples", "40"], "client 0 (client 0) has 22 training samples, fewer than min_samples=40; lower min_samples"),
+    (
+        ["--data.partition={class_path: Dirichlet, init_args: {num_clients: 9, alpha: 0.01, min_samples: 0}}"],
+        "has 0 training samples, fewer than min_samples=1; lower min_samples, or change the partition",
+    ),
     (["--schedule.clients_per_round", "9"], "schedule.clients_per_round=9, but there are 3 clients; choose 1 to 3"),
     (["--schedule.min_last_batch", "0", "--schedule.batch_size", "7"], "client 0 (client 0) has 22 samples, so a batch of 1 would reach"),
     (

@@ -196,6 +196,13 @@ def test_a_complete_run_shows_its_table_again_and_trains_nothing(fit, monkeypatc
     assert {path: path.stat().st_mtime_ns for path in first.store.path.rglob("*")} == before
 
 
+def test_a_complete_run_can_be_looked_at_where_nobody_may_write(fit, monkeypatch):
+    first = fit()
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    assert fit().code == 0
+    assert fit("--seed", 1).line.startswith(f"{first.store.path.parent}: no permission to write there")
+
+
 def test_names_of_runs(fit, tmp_path):
     assert fit("--run.name", "mine").store.path.parent == tmp_path / "runs" / "mine"
     there = fit("--run.dir", tmp_path / "there", "--run.label", "with a name of its own")

@@ -43,13 +43,15 @@ def check_run(store: RunStore, plain: dict[str, Any], resume: Resume) -> str:
         RunError: it belongs to another configuration (names the differing keys), to something else, or exists under
             `--resume never`.
     """
-    _require_folder(store.path)
+    above = _folder_above(store.path)
     if not store.path.exists():
+        _require_writable(above)
         return "empty"
     if not (store.path / _CONFIG).exists():
         foreign = sorted(path.name for path in store.path.iterdir() if path.name not in _OURS and not path.name.startswith("."))
         if foreign:
             raise RunError(f"{store.path}: holds {foreign[0]} but no run; choose an empty folder with --run.dir")
+        _require_writable(above)
         return "empty"
     if resume == "never":
         raise RunError(f"{store.path}: already holds this run; use --resume auto to continue it, or another --run.root")
@@ -57,18 +59,25 @@ def check_run(store: RunStore, plain: dict[str, Any], resume: Resume) -> str:
     if differ:
         more = f" and {len(differ) - 5} more" if len(differ) > 5 else ""
         raise RunError(f"{store.path}: holds a run of another configuration: {', '.join(differ[:5])}{more}; choose another --run.dir")
-    return store.status
+    status = store.status
+    if status != "complete":
+        _require_writable(above)
+    return status
 
 
-def _require_folder(path: Path) -> None:
-    """Whether the run directory is there or can be made, asked before hours of work."""
-    above = path
-    while not above.exists() and above.parent != above:
-        above = above.parent
-    if not above.is_dir():
-        raise RunError(f"{above}: is a file, where the folder of the run should be; choose another --run.dir or --run.root")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise RunError(f"{above}: no permission to write there; choose another --run.root, or mend the permissions")
+def _folder_above(path: Path) -> Path:
+    """The run directory, or the nearest folder above it that exists."""
+    while not path.exists() and path.parent != path:
+        path = path.parent
+    if not path.is_dir():
+        raise RunError(f"{path}: is a file, where the folder of the run should be; choose another --run.dir or --run.root")
+    return path
+
+
+def _require_writable(folder: Path) -> None:
+    """Asked before hours of work."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise RunError(f"{folder}: no permission to write there; choose another --run.root, or mend the permissions")
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -246,8 +246,10 @@ def contact() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        # "[gloo/transport/tcp/pair.cc:545] Read error [::1]:46221: Connection reset by peer. This is typically caused by ..."
+        reason = str(error).splitlines()[0].rpartition("] ")[2].partition(". This is")[0]
         raise LostContact(
-            f"lost contact with another rank ({str(error).splitlines()[0]}); finished rounds are on disk: the same command continues"
+            f"lost contact with another rank ({reason}), which says itself why; finished rounds are on disk, the same command continues"
         ) from None
 
 
