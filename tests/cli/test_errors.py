@@ -43,7 +43,7 @@ OPTIONS = [
     (["--method", "FedMat"], "--method: there is no class 'FedMat'; did you mean 'FedMAD'?"),
     (["--method", "fedavg"], "--method: there is no class 'fedavg'; did you mean 'FedAvg'?"),
     (["--method", "my.own.Method"], "--method: there is no 'my.own.Method' to import; choose from Centralised, "),
-    (["--method", "fedrs_lightning.data.EuroSAT"], "--method: 'fedrs_lightning.data.EuroSAT' does not fit here; choose from Centralised,"),
+    (["--method", "fedrs_lightning.data.EuroSAT"], "--method: 'fedrs_lightning.data.EuroSAT' does not fit here"),
     (["--task", "Task"], "--task: there is no class 'Task'; "),
     (["--data.partition", "Dirichle"], "--data.partition: there is no class 'Dirichle'; did you mean 'Dirichlet'?"),
     (["--optimizer", "torch.optim.Adamm"], "--optimizer: there is no 'torch.optim.Adamm' to import; did you mean 'Adam'?"),
