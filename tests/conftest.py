@@ -1,11 +1,17 @@
 """Fixtures that every test may use. One CPU thread: sums in parallel regions depend on the number of threads."""
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("WANDB_SILENT", "true")
+
+# A shell starts background jobs with interrupts ignored, and every process below would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 import torch
