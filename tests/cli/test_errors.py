@@ -42,7 +42,7 @@ OPTIONS = [
     (["--run.loggers", "[csv,tensorbord]"], "got ['csv', 'tensorbord']; did you mean 'tensorboard'?"),
     (["--method", "FedMat"], "--method: there is no class 'FedMat'; did you mean 'FedMAD'?"),
     (["--method", "fedavg"], "--method: there is no class 'fedavg'; did you mean 'FedAvg'?"),
-    (["--method", "my.own.Method"], "--method: there is no 'my.own.Method' to import; choose from Centralised, "),
+    (["--method", "my.own.Method"], "--method: there is no 'my.own.Method' to import"),
     (["--method", "fedrs_lightning.data.EuroSAT"], "--method: 'fedrs_lightning.data.EuroSAT' does not fit here"),
     (["--task", "Task"], "--task: there is no class 'Task'; "),
     (["--data.partition", "Dirichle"], "--data.partition: there is no class 'Dirichle'; did you mean 'Dirichlet'?"),

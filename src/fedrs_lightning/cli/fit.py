@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedrs_lightning.cli.process import run_settings
 from fedrs_lightning.cli.quiet import rank, waiting
+from fedrs_lightning.cli.record import conclude, method_name, open_run, report
 from fedrs_lightning.engine.ranks import KEEPS
 from fedrs_lightning.errors import ConfigError, FedrsError, LostContact, TrainingError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import lightning as L
     from jsonargparse import ArgumentParser, Namespace
 
-    from fedrs_lightning.data import FederatedDataset, Federation
+    from fedrs_lightning.data import Federation
     from fedrs_lightning.engine.engine import Engine
     from fedrs_lightning.engine.loggers import RoundLogger
     from fedrs_lightning.results.store import RunStore
@@ -108,7 +109,7 @@ def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store:
     complete = check_run(store, plain, config.resume) == "complete"
     if complete and not other_data(store, plain):
         if rank() == 0:
-            _report(store, "this run was complete already; another --seed or --run.root starts a new one")
+            report(store, "this run was complete already; another --seed or --run.root starts a new one")
         return 0
     parts = instantiate(parser, config)
     if parts.fabric.compile:
@@ -118,7 +119,7 @@ def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store:
     if complete:
         check_data(store, _manifest(parts, parts.data.federation(config.seed)))
         if rank() == 0:
-            _report(store, "this run was complete already, on the same data under another path")
+            report(store, "this run was complete already, on the same data under another path")
         return 0
     loggers, ids = _loggers(store, config, plain)
     # Ranks of an external launcher are there already, and the first of each machine may still be preparing the data.
@@ -138,8 +139,8 @@ def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store:
                 for logger in loggers:
                     logger.finalize(status)
         if done and engine.rank == 0:
-            _conclude(engine, store, parts.data, federation, plain, config)
-            _report(store)
+            conclude(engine, store, parts.data, federation, plain, config)
+            report(store)
         engine.exchange.barrier()
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
@@ -207,7 +208,7 @@ def _train(
     from fedrs_lightning.engine.engine import logged
     from fedrs_lightning.engine.preemption import requeue
 
-    _open(engine, store, plain, federation, _manifest(engine, federation))
+    open_run(engine, store, plain, federation, _manifest(engine, federation))
     engine.resume()
     engine.loggers |= ids
     failure = None
@@ -246,107 +247,6 @@ def _loggers(store: RunStore, config: Namespace, plain: dict[str, Any]) -> tuple
         config=plain,
         group=plain["run"]["name"],
     )
-
-
-def _open(engine: Engine, store: RunStore, plain: dict[str, Any], federation: Federation, manifest: dict[str, Any]) -> None:
-    """Write what describes the run, before round 1; refuse data other than the run began with."""
-    from fedrs_lightning.cli.run_directory import check_data, config_text, split_lists
-    from fedrs_lightning.files import naming_the_place
-    from fedrs_lightning.results.environment import environment
-
-    facts = engine.exchange.collect(_device_facts(engine))
-    failure = None
-    if engine.rank == 0:
-        try:
-            with naming_the_place(store.path):
-                check_data(store, manifest)
-                store.write_config(config_text(plain))
-                store.write_environment(
-                    environment(
-                        world_size=engine.world_size,
-                        precision=plain["fabric"]["precision"],
-                        threads=facts[0][1],
-                        devices=[device for device, _ in facts],
-                    )
-                )
-                store.write_manifest(manifest)
-                store.write_split(split_lists(federation))
-        except FedrsError as error:
-            failure = error
-    engine.exchange.agree(failure)
-
-
-def _device_facts(engine: Engine) -> tuple[str, int]:
-    """Name of this rank's device and its number of CPU threads."""
-    import torch
-
-    from fedrs_lightning.results.environment import cpu_model
-
-    device = engine.fabric.device
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model(), torch.get_num_threads()
-
-
-def _conclude(
-    engine: Engine, store: RunStore, data: FederatedDataset, federation: Federation, plain: dict[str, Any], config: Namespace
-) -> None:
-    """Write the result, and draw it."""
-    from fedrs_lightning.cli.parser import config_hash
-    from fedrs_lightning.cli.pictures import draw
-    from fedrs_lightning.engine.evaluate import PROTOCOLS
-    from fedrs_lightning.results.summary import summarise
-
-    rounds = store.rounds()
-    used = {key.partition("/")[0] for record in rounds for key in record["metrics"]}
-    protocol, metric = engine.headline.split("/", 1)
-    members = [
-        {"client": split.id, "name": split.name, "num_samples": len(split.train)} | ({"domain": split.domain} if split.domain else {})
-        for split in federation.clients
-    ]
-    result = summarise(
-        rounds,
-        store.clients(),
-        experiment=plain["run"]["name"],
-        method=method_name(plain),
-        label=config.run.label,
-        config_hash=config_hash(plain),
-        seed=engine.seed,
-        num_rounds=engine.schedule.num_rounds,
-        protocol=protocol,
-        metric=metric,
-        protocols={name: text for name, text in PROTOCOLS.items() if name in used},
-        members=members,
-        classes=_counting(rounds[-1]["metrics"], protocol, data.class_names),
-        synthetic_data=bool(federation.manifest.get("synthetic")),
-        digest=engine.digest(),
-        digest_model=engine.digest_model(),
-    )
-    store.write_result(result)
-    if config.run.plot:
-        draw(engine, store, data, federation)
-
-
-def _counting(metrics: dict[str, float], protocol: str, classes: Sequence[str]) -> list[str]:
-    """Classes that enter the scores: all, or under mIoU those that have an IoU because they are labelled or predicted."""
-    scored = [name for name in classes if any(key.startswith(f"{protocol}/iou/{name}") for key in metrics)]
-    return scored or list(classes)
-
-
-def _report(store: RunStore, state: str = "") -> None:
-    from rich.console import Console
-
-    from fedrs_lightning.results.render import terminal
-    from fedrs_lightning.results.tables import collect, tabulate
-
-    collection = collect([store])
-    Console(highlight=False).print(terminal(tabulate(collection), collection))
-    if state:
-        print(state)
-    print(f"run directory: {store.path}")
-
-
-def method_name(plain: dict[str, Any]) -> str:
-    """Class name of the method."""
-    return str(plain["method"]["class_path"].rpartition(".")[2])
 
 
 def _require_compiler() -> None:
