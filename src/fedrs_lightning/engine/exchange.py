@@ -97,6 +97,7 @@ class _Header:
     rank: int
     layout: list[Entry]
     size: int
+    content: int
     num_steps: int
     log: dict[str, float]
     keeps_memory: bool
@@ -187,7 +188,7 @@ class Exchange:
         gathered = Gathered()
         for client in order:
             header = known[client.id]
-            gathered.bytes_up += sum(torch.Size(shape).numel() * getattr(torch, dtype).itemsize for _, dtype, shape, _ in header.layout)
+            gathered.bytes_up += header.content
             gathered.num_steps += header.num_steps
             if header.keeps_memory:
                 gathered.keeps_memory.append(client.id)
@@ -233,7 +234,9 @@ class Exchange:
 
 def _header(upload: Upload, rank: int, keeps_memory: bool) -> _Header:
     assert isinstance(upload.state, PackedState)
-    return _Header(upload.client.id, rank, upload.state.layout, upload.state.size, upload.num_steps, upload.log, keeps_memory)
+    return _Header(
+        upload.client.id, rank, upload.state.layout, upload.state.size, nbytes(upload.state), upload.num_steps, upload.log, keeps_memory
+    )
 
 
 @contextlib.contextmanager
@@ -251,6 +254,3 @@ def contact() -> Iterator[None]:
         raise LostContact(
             f"lost contact with another rank ({reason}), which says itself why; finished rounds are on disk, the same command continues"
         ) from None
-
-
-__all__ = ["Exchange", "Gathered", "UploadBuffers", "contact", "nbytes"]
