@@ -18,6 +18,7 @@ from torch.optim import Adam
 import fedrs_lightning
 from fedrs_lightning import data, methods, tasks
 from fedrs_lightning.cli import data as cli_data
+from fedrs_lightning.cli import data_options
 from fedrs_lightning.cli import flops, plot, sweep, table
 from fedrs_lightning.cli.grid import combinations, parse_extra, parse_grids, parse_seeds
 from fedrs_lightning.cli.main import COMMANDS as SUBCOMMANDS
@@ -95,14 +96,14 @@ def check_sweep(arguments: list[str]) -> None:
 
 
 def check_data(arguments: list[str]) -> None:
-    original = cli_data._Parser.parse
+    original = data_options.DataParser.parse
 
     def stop(self: Any, argv: Any) -> argparse.Namespace:
         original(self, argv)
         raise Parsed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli_data._Parser, "parse", stop)
+        patch.setattr(data_options.DataParser, "parse", stop)
         with pytest.raises(Parsed):
             cli_data.main(arguments)
 

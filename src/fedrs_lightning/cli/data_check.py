@@ -1,0 +1,102 @@
+"""`fedrs data check`: the faults of a data folder."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedrs_lightning.cli.data_options import DATASETS, DataParser, one_of
+from fedrs_lightning.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedrs_lightning.data.check import Report
+    from fedrs_lightning.data.partition import Partition
+
+
+def main(argv: Sequence[str]) -> int:
+    """Look, and show what was found; returns the exit code, 2 where there are errors."""
+    from fedrs_lightning.data.check import check_eurosat
+    from fedrs_lightning.data.check_segmentation import check_segmentation
+    from fedrs_lightning.files import write_json
+
+    parser = DataParser("fedrs data check", description="Find the faults of a data folder.", allow_abbrev=False)
+    parser.add_argument("dataset", type=one_of(DATASETS), help=", ".join(DATASETS))
+    parser.add_argument("--root", required=True, metavar="DIR", help="data folder, as in the config")
+    parser.add_argument("--bands", type=one_of(("rgb", "all")), default="rgb", help="rgb (JPEG, default) or all (13-band GeoTIFF)")
+    parser.add_argument("--deep", action="store_true", help="decode every file instead of reading headers and a few rows")
+    parser.add_argument("--sample", type=int, metavar="N", help="look into N random files (tiles) only")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
+    parser.add_argument("--clients", type=int, metavar="K", help="show the table of K clients (with --alpha: Dirichlet, otherwise IID)")
+    parser.add_argument("--alpha", type=float, help="concentration of the Dirichlet partition")
+    parser.add_argument("--by", metavar="ATTRIBUTE", help="show the table of one client for each value of an attribute")
+    parser.add_argument("--attributes", metavar="CSV", help="attribute table with a column 'file'")
+    parser.add_argument("--seed", type=int, default=0, help="of --sample and of the clients (default 0)")
+    options = parser.parse(argv)
+    if options.dataset == "eurosat":
+        partition = _partition(options)
+        report = check_eurosat(options.root, options.bands, options.deep, options.sample, options.seed, partition, options.attributes)
+    else:
+        given = {"--bands": options.bands != "rgb", "--clients": options.clients, "--alpha": options.alpha, "--by": options.by}
+        for name, value in (given | {"--attributes": options.attributes}).items():
+            if value:
+                raise ConfigError(f"{name} is for eurosat; leave it out")
+        report = check_segmentation(options.dataset, options.root, options.deep, options.sample, options.seed)
+    if options.json:
+        write_json(options.json, report.to_json())
+    _show(report)
+    return 2 if report.failed else 0
+
+
+def _partition(options: argparse.Namespace) -> Partition | None:
+    from fedrs_lightning.data.partition import IID, ByAttribute, Dirichlet
+
+    if options.by:
+        if options.clients is not None or options.alpha is not None:
+            raise ConfigError("--by makes its own clients; leave out --clients and --alpha")
+        return ByAttribute(options.by)
+    if options.alpha is not None and options.clients is None:
+        raise ConfigError("--alpha needs --clients K")
+    if options.clients is None:
+        return None
+    return IID(options.clients) if options.alpha is None else Dirichlet(options.clients, options.alpha)
+
+
+def _show(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if report.files:
+        table = Table("part", *next(iter(report.files.values())), title=f"{report.dataset} in {report.folder}", title_justify="left")
+        for part, numbers in report.files.items():
+            table.add_row(part, *map(str, numbers.values()))
+        console.print(table)
+    if report.counts:
+        table = Table("class", title=f"{report.dataset} in {report.folder}", title_justify="left")
+        table.add_column(report.unit, justify="right")
+        for number, (name, count) in enumerate(report.counts.items()):
+            table.add_row(f"{number} {name}", str(count))
+        table.add_section()
+        table.add_row("all", str(sum(report.counts.values())))
+        console.print(table)
+    if report.clients:
+        table = Table("samples by class", title="training samples of each client, and the common test set", title_justify="left")
+        for name in ["all", *map(str, range(len(report.counts)))]:
+            table.add_column(name, justify="right")
+        for name, counts in report.clients.items():
+            table.add_row(name, str(sum(counts)), *map(str, counts))
+        console.print(table)
+    for finding in report.findings:
+        # Not through rich: it would wrap and colour file names.
+        print(f"{finding.severity}: {finding.message}", file=sys.stderr if finding.severity == "error" else sys.stdout)
+    errors = sum(finding.severity == "error" for finding in report.findings)
+    warnings = sum(finding.severity == "warning" for finding in report.findings)
+    what = "decoded" if report.mode == "deep" else "headers read" if report.unit == "tiles" else "headers read; --deep looks at every pixel"
+    print(f"{report.checked} files checked ({what}): {errors} {_plural(errors, 'error')}, {warnings} {_plural(warnings, 'warning')}")
+
+
+def _plural(count: int, word: str) -> str:
+    return word if count == 1 else f"{word}s"
