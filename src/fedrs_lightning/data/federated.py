@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Protocol
 
 import numpy as np
@@ -143,6 +144,20 @@ class FederatedDataset(ABC):
     @abstractmethod
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes 0, 1, ..."""
+
+    def band_names(self, domain: str = "") -> Mapping[str, tuple[str, ...]]:
+        """Names of the stored bands, by field of the source's batches; for people, and to find true-colour bands.
+
+        Names such as `red`, `R` or `B04` say what a band shows.
+
+        Args:
+            domain: of the client whose samples are looked at, where domains have different bands.
+        """
+        return {"image": tuple(f"band {number}" for number in range(1, self.in_channels + 1))}
+
+    def acquired(self, sample_id: str) -> date | None:
+        """Day on which a sample was acquired, where its id says so."""
+        return None
 
     @abstractmethod
     def prepare(self) -> None:

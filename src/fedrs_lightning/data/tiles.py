@@ -104,6 +104,12 @@ class TileDataset(ABC):
         """Bands of an image."""
 
     @property
+    def band_names(self) -> tuple[str, ...]:
+        """Names of the bands as `settings` states them, numbers from 1 otherwise."""
+        named = self.settings().get("bands") or range(1, self.in_channels + 1)
+        return tuple(name if isinstance(name, str) else f"band {name}" for name in named)
+
+    @property
     def unscored(self) -> tuple[str, ...]:
         """Classes that are trained on but left out of the mean."""
         return ()
