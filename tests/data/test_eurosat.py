@@ -35,7 +35,7 @@ def listing(folder):
 def test_real_tiles(data_root):
     before = listing(data_root / "eurosat")
     made = federate(data_root / "eurosat", Dirichlet(8, 0.3), own_test=True, validation_fraction=0.1)
-    labels = made.source.labels.numpy()
+    labels = made.source.extras["label"].numpy()
     assert np.bincount(labels).tolist() == [86, 85, 85, 85, 85, 86, 85, 85, 85, 85]
     mean, std = (np.asarray(values) / 255 for values in made.source.mean_std(np.arange(852)))
     assert mean == pytest.approx([0.336, 0.375, 0.404], abs=0.002)
@@ -160,7 +160,7 @@ def test_split_is_seeded_and_recorded(sample):
 def test_training_statistics_come_from_training_samples_only(sample):
     made = federate(sample, normalise="train", validation_fraction=0.2)
     train = np.sort(np.concatenate([client.train for client in made.clients]))
-    pixels = made.source.images[train].astype(np.float64) / 255
+    pixels = made.source.fields["image"][train].astype(np.float64) / 255
     assert made.manifest["normalisation"]["mean"] == pytest.approx(pixels.mean(axis=(0, 2, 3)), rel=1e-12)
     assert made.manifest["normalisation"]["std"] == pytest.approx(pixels.std(axis=(0, 2, 3)), rel=1e-9)
     images = torch.cat([batch["image"] for _, batch in ClientLoader(made, 8, None, 0, "cpu").ordered(train, 64)])
@@ -171,7 +171,7 @@ def test_training_statistics_come_from_training_samples_only(sample):
 
 def test_image_size_is_a_step_of_the_transform(sample):
     made = federate(sample, image_size=32)
-    assert made.source.images.shape[2:] == (64, 64)
+    assert made.source.fields["image"].shape[2:] == (64, 64)
     assert next(ClientLoader(made, 8, None, 0, "cpu").epoch(1, 1, 0))["image"].shape == (8, 3, 32, 32)
     assert "bilinear" in made.manifest["resize"]
 

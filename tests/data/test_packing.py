@@ -10,7 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrs_lightning.data.packing import PackedSource, PackSpec, SourceFile, cache_folder, pack, pack_folder
+from fedrs_lightning.data.building import cache_folder
+from fedrs_lightning.data.field_source import Field
+from fedrs_lightning.data.file_source import FileSource
+from fedrs_lightning.data.packing import PackedSource, PackSpec, fingerprint, pack, pack_folder
 from fedrs_lightning.errors import DataError
 
 
@@ -19,16 +22,29 @@ def decode(path):
     return values.reshape(2, 3, 3)
 
 
-def make_spec(folder, count=150, dtype="uint16", settings=None, decode=decode):
+def make_spec(folder, count=150, settings=None, decode=decode):
+    """Samples of two arrays: what a file holds, and the upper left part of it as bytes."""
     folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
-    files = []
-    for number in range(count):
-        path = folder / f"{number}.bin"
+    files = {f"a/{number}.bin": folder / f"{number}.bin" for number in range(count)}
+    for path in files.values():
         if not path.exists():
             path.write_bytes(rng.integers(0, 65536, 18).astype(np.uint16).tobytes())
-        files.append(SourceFile(f"a/{number}.bin", path, number % 3))
-    return PackSpec("numbers", files, (2, 3, 3), dtype, settings or {"kind": "raw"}, decode)
+
+    def arrays(number):
+        values = decode(folder / f"{number}.bin")
+        return {"image": values, "part": (values[:, :2, :2] >> 8).astype(np.uint8)}
+
+    fields = {"image": Field((2, 3, 3), "uint16"), "part": Field((2, 2, 2), "uint8")}
+    return PackSpec("numbers", list(files), fields, settings or {"kind": "raw"}, lambda: fingerprint(files.items()), arrays)
+
+
+def open_pack(folder):
+    return PackedSource(folder, {"label": torch.arange(150) % 3, "group": torch.arange(150)})
+
+
+def paths(spec, folder):
+    return [folder / name.partition("/")[2] for name in spec.ids]
 
 
 def names(cache):
@@ -37,25 +53,48 @@ def names(cache):
 
 def test_a_pack_holds_what_the_files_hold(tmp_path, cache):
     spec = make_spec(tmp_path / "source")
-    source = PackedSource(pack(spec, cache))
-    wanted = np.stack([decode(file.path) for file in spec.files])
-    assert np.array_equal(source.images, wanted)
+    source = open_pack(pack(spec, cache))
+    wanted = np.stack([decode(path) for path in paths(spec, tmp_path / "source")])
+    assert np.array_equal(source.fields["image"], wanted)
+    assert np.array_equal(source.fields["part"], wanted[:, :, :2, :2] >> 8)
     assert len(source) == 150
     assert source.sample_ids[7] == "a/7.bin"
-    batch = source.gather(torch.tensor([9, 3, 3, 149]))
-    assert batch["image"].dtype == torch.uint16
-    assert np.array_equal(batch["image"].numpy(), wanted[[9, 3, 3, 149]])
+    chosen = [9, 3, 3, 149]
+    batch = source.gather(torch.tensor(chosen))
+    assert (batch["image"].dtype, batch["part"].dtype) == (torch.uint16, torch.uint8)
+    assert np.array_equal(batch["image"].numpy(), wanted[chosen])
+    assert np.array_equal(batch["part"].numpy(), wanted[chosen, :, :2, :2] >> 8)
     assert batch["label"].tolist() == [0, 0, 0, 2]
+    assert batch["group"].tolist() == chosen
     assert np.array_equal(source.gather(np.asarray([5]))["image"].numpy(), wanted[[5]])
     batch["image"].view(torch.int16).zero_()  # a batch is the caller's own
-    assert np.array_equal(source.images, wanted)
+    assert np.array_equal(source.fields["image"], wanted)
+    with pytest.raises(ValueError, match="label has 3 entries for 150 samples"):
+        PackedSource(source.folder, {"label": torch.arange(3)})
+
+
+def test_files_give_what_the_pack_gives(tmp_path, cache):
+    spec = make_spec(tmp_path / "source")
+    packed, files = open_pack(pack(spec, cache)), FileSource(spec, {"label": torch.arange(150) % 3, "group": torch.arange(150)})
+    chosen = np.asarray([4, 149, 4, 0])
+    one, other = packed.gather(chosen), files.gather(chosen)
+    assert list(one) == list(other) == ["image", "part", "label", "group"]
+    for name, values in one.items():
+        assert values.dtype == other[name].dtype
+        assert np.array_equal(values.numpy(), other[name].numpy())
+    assert packed.sample_ids == files.sample_ids
+    assert all(np.array_equal(packed.moments[name], files.moments[name]) for name in ("image", "part"))
+    assert packed.mean_std(chosen, "part") == files.mean_std(chosen, "part")
+    (tmp_path / "source" / "4.bin").write_bytes(bytes(5))
+    with pytest.raises(ValueError, match="buffer size must be a multiple"):  # what decode raises reaches the caller
+        files.gather(chosen)
 
 
 @settings(max_examples=20, deadline=None)
 @given(chosen=st.lists(st.integers(0, 149), min_size=1, max_size=60, unique=True))
 def test_statistics_are_exact_whatever_the_order(numbers, chosen):
     mean, std = numbers.mean_std(np.asarray(chosen))
-    pixels = numbers.images[chosen].astype(np.float64)
+    pixels = numbers.fields["image"][chosen].astype(np.float64)
     assert mean == pytest.approx(pixels.mean(axis=(0, 2, 3)), rel=1e-12)
     assert std == pytest.approx(pixels.std(axis=(0, 2, 3)), rel=1e-9)
     assert (mean, std) == numbers.mean_std(np.asarray(chosen)[::-1])
@@ -64,21 +103,22 @@ def test_statistics_are_exact_whatever_the_order(numbers, chosen):
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("numbers")
-    return PackedSource(pack(make_spec(folder / "source"), folder / "cache"))
+    return open_pack(pack(make_spec(folder / "source"), folder / "cache"))
 
 
 def test_packs_once_and_again_when_source_or_settings_change(tmp_path, cache):
     spec = make_spec(tmp_path / "source")
     first = pack(spec, cache)
-    stamp = (first / "images.npy").stat().st_mtime_ns
+    stamp = (first / "image.npy").stat().st_mtime_ns
     assert pack(spec, cache) == first
-    assert (first / "images.npy").stat().st_mtime_ns == stamp
+    assert (first / "image.npy").stat().st_mtime_ns == stamp
     assert pack_folder(make_spec(tmp_path / "source", settings={"kind": "other"}), cache) != first
-    spec.files[3].path.write_bytes(bytes(36))
-    os.utime(spec.files[3].path, ns=(1, 1))
+    changed = tmp_path / "source" / "3.bin"
+    changed.write_bytes(bytes(36))
+    os.utime(changed, ns=(1, 1))
     second = pack(spec, cache)
     assert second != first
-    assert not PackedSource(second).images[3].any()
+    assert not open_pack(second).fields["image"][3].any()
     assert names(cache) == sorted([first.name, second.name])
 
 
@@ -95,7 +135,7 @@ def test_a_faulty_file_leaves_nothing_and_the_first_in_order_is_named(tmp_path, 
     with pytest.raises(DataError, match=r"/70\.bin: broken"):
         pack(make_spec(tmp_path / "source", decode=failing), cache)
     assert names(cache) == []
-    assert len(PackedSource(pack(spec, cache))) == 150
+    assert len(open_pack(pack(spec, cache))) == 150
 
 
 def test_a_source_that_changes_while_it_is_packed_is_refused(tmp_path, cache):
@@ -128,7 +168,7 @@ def test_killed_half_way_is_not_mistaken_for_a_pack(tmp_path, cache):
     os.utime(cache / left, (0, 0))
     made = pack(spec, cache)
     assert names(cache) == [made.name]
-    assert np.array_equal(PackedSource(made).images, np.stack([decode(file.path) for file in spec.files]))
+    assert np.array_equal(open_pack(made).fields["image"], np.stack([decode(path) for path in paths(spec, tmp_path / "source")]))
 
 
 def test_two_processes_at_the_same_time(tmp_path, cache):
@@ -148,16 +188,16 @@ def test_two_processes_at_the_same_time(tmp_path, cache):
         worker.join()
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     assert len(names(cache)) == 1
-    assert len(PackedSource(cache / names(cache)[0])) == 150
+    assert len(open_pack(cache / names(cache)[0])) == 150
 
 
 @pytest.mark.parametrize("damage", ["truncated", "index", "moments", "other shape"])
 def test_a_damaged_pack_is_named(tmp_path, cache, damage):
     folder = pack(make_spec(tmp_path / "source"), cache)
     if damage == "truncated":
-        os.truncate(folder / "images.npy", 1000)
+        os.truncate(folder / "image.npy", 1000)
     elif damage == "moments":
-        (folder / "moments.npy").unlink()
+        (folder / "image.moments.npy").unlink()
     elif damage == "index":
         (folder / "index.json").write_text("{")
     else:
@@ -165,7 +205,7 @@ def test_a_damaged_pack_is_named(tmp_path, cache, damage):
         index["sample_ids"].pop()
         (folder / "index.json").write_text(json.dumps(index))
     with pytest.raises(DataError, match=f"{folder.name}.*delete this folder"):
-        PackedSource(folder)
+        open_pack(folder)
 
 
 def test_errors_name_the_place(tmp_path):
@@ -173,7 +213,7 @@ def test_errors_name_the_place(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot write the pack.*cache_dir or FEDRS_CACHE"):
         pack(spec, tmp_path / "file" / "cache")
-    spec.files[5].path.unlink()
+    (tmp_path / "source" / "5.bin").unlink()
     with pytest.raises(DataError, match=r"5\.bin: cannot be read"):
         pack(spec, tmp_path / "cache")
 

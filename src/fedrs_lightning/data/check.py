@@ -18,7 +18,6 @@ from rich.progress import track
 
 from fedrs_lightning.data.datasets import eurosat_files as layout
 from fedrs_lightning.data.datasets.eurosat import EuroSAT
-from fedrs_lightning.data.packing import SourceFile
 from fedrs_lightning.data.partition import Partition
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.files import read_json
@@ -137,7 +136,7 @@ def check_eurosat(
     return report
 
 
-def _check_files(report: Report, files: Sequence[SourceFile], bands: layout.BandChoice, deep: bool) -> None:
+def _check_files(report: Report, files: Sequence[layout.SourceFile], bands: layout.BandChoice, deep: bool) -> None:
     look = _look_at_jpeg if bands == "rgb" else _look_at_geotiff
     console, by_content = Console(stderr=True), defaultdict(list)
     with ThreadPoolExecutor() as pool:
@@ -204,7 +203,7 @@ def _look_at_geotiff(path: Path, deep: bool) -> tuple[str | None, str]:
         return f"{path}: cannot be read as a GeoTIFF ({error}); check permissions, or replace the file from the archive", ""
 
 
-def _report_duplicates(report: Report, same: list[SourceFile], bands: layout.BandChoice) -> None:
+def _report_duplicates(report: Report, same: list[layout.SourceFile], bands: layout.BandChoice) -> None:
     names = ", ".join(str(file.path) for file in same[1:])
     pixels = (layout.decode_rgb if bands == "rgb" else layout.decode_all)(same[0].path)
     if bands == "rgb" and len({file.label for file in same}) == 1 and pixels.std(axis=(1, 2)).max() < PLAIN:

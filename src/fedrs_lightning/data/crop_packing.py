@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
+from fedrs_lightning.data.building import build, flush_folder, in_threads
 from fedrs_lightning.data.crops import CropIndex, crop_index, owned
-from fedrs_lightning.data.packing import SourceFile, build, fingerprint, flush_folder, in_threads
+from fedrs_lightning.data.field_source import as_bits
+from fedrs_lightning.data.packing import fingerprint
 from fedrs_lightning.data.palettes import IGNORE
 from fedrs_lightning.data.rasters import Buffered
 from fedrs_lightning.data.tiles import Tile
@@ -67,7 +68,7 @@ class CropSpec:
 
     def source(self) -> str:
         """Fingerprint of all files."""
-        return fingerprint([SourceFile(_relative(path, self.folder), path, 0) for tile in self.tiles for path in tile.files])
+        return fingerprint((_relative(path, self.folder), path) for tile in self.tiles for path in tile.files)
 
 
 class CropPack:
@@ -99,8 +100,7 @@ class CropPack:
         shape = (len(self.index), about["bands"], about["size"], about["size"])
         if self.images.shape != shape or self.masks.shape != (shape[0], *shape[2:]) or any(len(table) != shape[0] for table in tables):
             raise DataError(f"{folder}: the pack is damaged (images {self.images.shape}); delete this folder, it is made again")
-        bits = self.images.view(np.int16) if self.images.dtype == np.uint16 else self.images  # torch gathers no uint16
-        self.image_bits, self.mask_bits = torch.from_numpy(bits), torch.from_numpy(self.masks)
+        self.image_bits, self.mask_bits = as_bits(self.images), as_bits(self.masks)
 
     def __len__(self) -> int:
         return len(self.index)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedrs_lightning.data.crop_packing import CropPack
 from fedrs_lightning.data.crops import stitch
-from fedrs_lightning.data.packing import exact_sums
+from fedrs_lightning.data.field_source import exact_sums
 from fedrs_lightning.types import Batch
 
 

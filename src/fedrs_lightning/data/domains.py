@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedrs_lightning.data.building import cache_folder
 from fedrs_lightning.data.crop_packing import CropPack, CropSpec, Role, crops_folder, pack_crops
 from fedrs_lightning.data.crop_source import CropSource, Part
 from fedrs_lightning.data.dealing import deal_crops, share_ground
 from fedrs_lightning.data.federated import ClientSplit, FederatedDataset, Federation, hash_ids
+from fedrs_lightning.data.field_source import mean_std
 from fedrs_lightning.data.label_space import label_space as joint_classes
-from fedrs_lightning.data.packing import cache_folder, mean_std
 from fedrs_lightning.data.segmentation_transform import SegmentationTransform
 from fedrs_lightning.data.tiles import Survey, TileDataset, one_of
 from fedrs_lightning.errors import ConfigError, DataError

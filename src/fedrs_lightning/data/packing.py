@@ -1,54 +1,30 @@
-"""Decode images once into a memory-mapped array, so that a batch is one gather.
+"""Decode samples once into memory-mapped arrays, so that a batch is one gather an array.
 
-A pack is a folder of the cache, named by a hash over the source files (relative paths, sizes, modification times), the
-decode settings and the format version. A changed source or setting is another pack. It appears by one rename of a
-finished folder: a pack that exists is whole, whoever else packs at the same time and whatever was interrupted.
+A pack is a folder of the cache, named by a hash over the source files (ids, sizes, modification times), the settings
+that decide the decoded values, and the format version. A changed source or setting is another pack. Labels are not in
+it: they come from tables that are quick to read, and may change without the images.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import time
-import uuid
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from fedrs_lightning.data.building import build, flush_folder, in_threads
+from fedrs_lightning.data.field_source import Field, FieldSource, as_bits, moments_of
 from fedrs_lightning.errors import DataError, RunError
 from fedrs_lightning.files import read_json
-from fedrs_lightning.types import Batch
 
-FORMAT = 1
-CHUNK = 64  # images of one work item
-STALE_SECONDS = 24 * 3600.0
-_GATHERED_AS = {np.dtype(np.uint8): np.dtype(np.uint8), np.dtype(np.uint16): np.dtype(np.int16)}
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """One image file of a source folder.
-
-    Attributes:
-        id: path relative to the folder, with `/`; the sample's id.
-        path: where it lies.
-        label: class of the sample.
-    """
-
-    id: str
-    path: Path
-    label: int
+FORMAT = 2
+CHUNK = 64  # samples of one work item
 
 
 @dataclass(frozen=True)
@@ -57,110 +33,74 @@ class PackSpec:
 
     Attributes:
         name: start of the pack folder's name, such as `eurosat-rgb`.
-        files: in sample order.
-        shape: of each decoded image, [C, H, W].
-        dtype: `uint8` or `uint16`.
+        ids: of the samples, in their order.
+        fields: arrays of a sample by name.
         settings: everything that decides the decoded values, as plain JSON values.
-        decode: path to array of `shape` and `dtype`; raises DataError naming the file.
+        source: fingerprint of the source as it is now, such as `fingerprint` of its files.
+        decode: number of a sample to its arrays by field; raises DataError naming the file. Called from many threads.
     """
 
     name: str
-    files: Sequence[SourceFile]
-    shape: tuple[int, int, int]
-    dtype: str
+    ids: Sequence[str]
+    fields: Mapping[str, Field]
     settings: dict[str, Any]
-    decode: Callable[[Path], np.ndarray]
+    source: Callable[[], str]
+    decode: Callable[[int], Mapping[str, np.ndarray]]
 
 
-class PackedSource:
-    """Samples of a pack: `image` and `label` by global index.
+class PackedSource(FieldSource):
+    """Samples of a pack: every field and every extra by global index.
 
     Attributes:
-        images: [N, C, H, W] memory map (uint8, or uint16).
-        labels: int64 [N].
-        moments: int64 [N, 2, C], sum and sum of squares over each image's pixels.
-        digest: SHA-256 of the image bytes.
+        folder: of the pack.
+        digest: SHA-256 of the arrays' bytes.
+        fields: [N, *shape] memory map of each field (uint8 or uint16).
+        moments: int64 [N, 2, C] of each field, sum and sum of squares over each sample's pixels.
         sample_ids: id of each sample.
+        extras: what a batch holds beside the fields.
+
+    Args:
+        folder: of a pack that is there.
+        extras: one entry a sample, such as `label` int64 [N].
+
+    Raises:
+        DataError: the pack is damaged; names its folder.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, extras: Mapping[str, Tensor]) -> None:
         try:
             index = read_json(folder / "index.json")
-        except RunError as error:
-            raise DataError(f"{folder}: the pack is damaged ({error}); delete this folder, it is made again") from None
-        self.folder, self.digest, self.sample_ids = folder, str(index["sha256"]), tuple(index["sample_ids"])
-        try:
+            about = {name: Field(tuple(field["shape"]), field["dtype"]) for name, field in index["fields"].items()}
+            ids = tuple(index["sample_ids"])
             # Copy on write: torch wants writable memory, the file stays untouched.
-            self.images: np.ndarray = np.load(folder / "images.npy", mmap_mode="c", allow_pickle=False)
-            self.moments: np.ndarray = np.load(folder / "moments.npy", allow_pickle=False)
-        except (OSError, ValueError) as error:
+            self.fields: dict[str, np.ndarray] = {
+                name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in about
+            }
+            self.moments: Mapping[str, np.ndarray] = {name: np.load(folder / f"{name}.moments.npy", allow_pickle=False) for name in about}
+        except (RunError, OSError, ValueError, KeyError) as error:
             raise DataError(f"{folder}: the pack is damaged ({error}); delete this folder, it is made again") from None
-        expected = (len(self.sample_ids), *index["shape"])
-        if self.images.shape != expected or str(self.images.dtype) != index["dtype"] or len(self.moments) != len(self.sample_ids):
-            raise DataError(f"{folder}: the pack is damaged (images {self.images.shape}); delete this folder, it is made again")
-        self.labels = torch.tensor(index["labels"], dtype=torch.int64)
-        # index_select knows no uint16; moving bits as int16 is the same.
-        self._bits = torch.from_numpy(self.images.view(_GATHERED_AS[self.images.dtype]))
+        for name, field in about.items():
+            found = self.fields[name]
+            if found.shape != (len(ids), *field.shape) or str(found.dtype) != field.dtype or len(self.moments[name]) != len(ids):
+                raise DataError(f"{folder}: the pack is damaged ({name} {found.shape}); delete this folder, it is made again")
+        super().__init__(ids, about, extras)
+        self.folder, self.digest = folder, str(index["sha256"])
+        self._bits = {name: as_bits(array) for name, array in self.fields.items()}
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def gather(self, indices: np.ndarray | Tensor, *, pin_memory: bool = False) -> Batch:
-        """`image` [B, C, H, W] as stored and `label` int64 [B] of the given samples, in their order."""
-        wanted = torch.as_tensor(indices, dtype=torch.int64)
-        image = torch.empty((len(wanted), *self._bits.shape[1:]), dtype=self._bits.dtype, pin_memory=pin_memory)
-        torch.index_select(self._bits, 0, wanted, out=image)
-        label = self.labels[wanted]
-        if pin_memory:
-            label = label.pin_memory()
-        return {"image": image.view(torch.uint16) if image.dtype == torch.int16 else image, "label": label}
-
-    def mean_std(self, indices: np.ndarray) -> tuple[list[float], list[float]]:
-        """Mean and (population) standard deviation of each channel over the samples, in stored units.
-
-        From exact integer sums, so the order of samples does not matter.
-        """
-        return mean_std(len(indices) * int(np.prod(self.images.shape[2:])), exact_sums(self.moments[indices]))
+    def _fill(self, wanted: Tensor, out: dict[str, Tensor]) -> None:
+        for name, bits in self._bits.items():
+            torch.index_select(bits, 0, wanted, out=out[name])
 
 
-def exact_sums(moments: np.ndarray) -> list[list[int]]:
-    """Sum of int64 moments [N, 2, C] over N without overflow."""
-    sums = [[0] * moments.shape[2] for _ in range(2)]
-    for start in range(0, len(moments), 1024):  # int64 holds 1024 crops of uint16; Python integers hold the rest
-        part = moments[start : start + 1024].sum(axis=0)
-        sums = [[old + int(new) for old, new in zip(*rows, strict=True)] for rows in zip(sums, part.tolist(), strict=True)]
-    return sums
-
-
-def mean_std(count: int, sums: list[list[int]]) -> tuple[list[float], list[float]]:
-    """Mean and (population) deviation of each channel from the sums and sums of squares of `count` pixels."""
-    mean = [first / count for first in sums[0]]
-    std = [((count * second - first * first) ** 0.5) / count for first, second in zip(*sums, strict=True)]
-    return mean, std
-
-
-def cache_folder(given: str | os.PathLike[str] | None) -> Path:
-    """Where packs are kept: the argument, else `$FEDRS_CACHE`, else `fedrs-lightning` in the platform's cache folder."""
-    if given is not None:
-        return Path(given).expanduser()
-    if os.environ.get("FEDRS_CACHE"):
-        return Path(os.environ["FEDRS_CACHE"]).expanduser()
-    if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "fedrs-lightning"
-    if os.name == "nt" and os.environ.get("LOCALAPPDATA"):
-        return Path(os.environ["LOCALAPPDATA"]) / "fedrs-lightning"
-    return Path.home() / ".cache" / "fedrs-lightning"
-
-
-def fingerprint(files: Sequence[SourceFile]) -> str:
-    """SHA-256 over the sorted relative paths with sizes and modification times."""
+def fingerprint(files: Iterable[tuple[str, Path]]) -> str:
+    """SHA-256 over the sorted ids of files with their sizes and modification times."""
     lines = []
-    for file in files:
+    for name, path in files:
         try:
-            status = file.path.stat()
+            status = path.stat()
         except OSError as error:
-            raise DataError(f"{file.path}: cannot be read ({error.strerror}); check the file and its permissions") from None
-        lines.append(f"{file.id}\x1f{status.st_size}\x1f{status.st_mtime_ns}\n")
+            raise DataError(f"{path}: cannot be read ({error.strerror}); check the file and its permissions") from None
+        lines.append(f"{name}\x1f{status.st_size}\x1f{status.st_mtime_ns}\n")
     return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
 
 
@@ -168,131 +108,62 @@ def pack_folder(spec: PackSpec, cache: Path) -> Path:
     """Folder of the pack that belongs to the source as it is now; it may not exist yet."""
     key = {
         "format": FORMAT,
-        "source": fingerprint(spec.files),
-        "labels": [file.label for file in spec.files],
-        "shape": spec.shape,
-        "dtype": spec.dtype,
+        "source": spec.source(),
+        "ids": list(spec.ids),
+        "fields": {name: asdict(field) for name, field in spec.fields.items()},
         "settings": spec.settings,
     }
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return cache / f"{spec.name}-{digest[:20]}"
 
 
-def pack(spec: PackSpec, cache: Path) -> Path:
+def pack(spec: PackSpec, cache: Path, threads: int | None = None) -> Path:
     """Make the pack if it does not exist yet.
+
+    Args:
+        spec: what is packed.
+        cache: folder of packs.
+        threads: that decode; null takes one a core, at most 16.
 
     Returns:
         Its folder.
 
     Raises:
-        DataError: the first file, in sample order, that cannot be decoded; or the cache cannot be written.
+        DataError: the first sample, in their order, that cannot be decoded; or the cache cannot be written.
     """
-    return build(pack_folder(spec, cache), spec.name, lambda: fingerprint(spec.files), lambda folder: _write(spec, folder))
+    return build(pack_folder(spec, cache), spec.name, spec.source, lambda folder: _write(spec, folder, threads))
 
 
-def build(final: Path, name: str, state: Callable[[], str], write: Callable[[Path], None]) -> Path:
-    """Make a pack folder if it does not exist yet, by one rename of a finished one.
-
-    Args:
-        final: the folder, in the cache.
-        name: of what is packed, for messages.
-        state: fingerprint of the source; it must not change while it is packed.
-        write: fills a folder.
-
-    Raises:
-        DataError: what `write` raises; the source changed meanwhile; or the cache cannot be written.
-    """
-    if final.is_dir():
-        return final
-    cache = final.parent
-    building = cache / f".building-{final.name}-{uuid.uuid4().hex[:12]}"
-    try:
-        building.mkdir(parents=True)
-        _remove_stale(cache, final.name)
-        before = state()
-        write(building)
-        if state() != before:
-            raise DataError(f"{cache}: the source of {name} changed while it was packed; run the command again")
-        try:
-            building.rename(final)
-        except OSError:
-            if not final.is_dir():  # another process finished the same pack first: the same content
-                raise
-    except OSError as error:
-        place = error.filename or cache
-        raise DataError(f"{place}: cannot write the pack ({error.strerror}); free space, or set cache_dir or FEDRS_CACHE") from None
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-    return final
-
-
-def _write(spec: PackSpec, folder: Path) -> None:
-    count, channels = len(spec.files), spec.shape[0]
-    images = np.lib.format.open_memmap(folder / "images.npy", mode="w+", dtype=np.dtype(spec.dtype), shape=(count, *spec.shape))
-    moments = np.empty((count, 2, channels), dtype=np.int64)
+def _write(spec: PackSpec, folder: Path, threads: int | None) -> None:
+    count = len(spec.ids)
+    arrays = {
+        name: np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=np.dtype(field.dtype), shape=(count, *field.shape))
+        for name, field in spec.fields.items()
+    }
+    moments = {name: np.empty((count, 2, field.shape[0]), dtype=np.int64) for name, field in spec.fields.items()}
 
     def fill(start: int) -> int:
         stop = min(start + CHUNK, count)
         for number in range(start, stop):
-            images[number] = spec.decode(spec.files[number].path)
-        wide = images[start:stop].astype(np.int64)
-        moments[start:stop, 0] = wide.sum(axis=(2, 3))
-        moments[start:stop, 1] = np.square(wide).sum(axis=(2, 3))
+            for name, values in spec.decode(number).items():
+                arrays[name][number] = values
+        for name, array in arrays.items():
+            moments[name][start:stop] = moments_of(array[start:stop])
         return stop - start
 
-    in_threads(fill, range(0, count, CHUNK), 16, f"packing {spec.name}", count)
-    images.flush()
+    in_threads(fill, range(0, count, CHUNK), threads or 16, f"packing {spec.name}", count)
     digest = hashlib.sha256()
-    for start in range(0, count, 1024):
-        digest.update(images[start : start + 1024].data)
-    np.save(folder / "moments.npy", moments, allow_pickle=False)
+    for name, array in arrays.items():
+        array.flush()
+        for start in range(0, count, 1024):
+            digest.update(array[start : start + 1024].data)
+        np.save(folder / f"{name}.moments.npy", moments[name], allow_pickle=False)
     index = {
         "format": FORMAT,
-        "shape": list(spec.shape),
-        "dtype": spec.dtype,
+        "fields": {name: asdict(field) for name, field in spec.fields.items()},
         "settings": spec.settings,
-        "source": fingerprint(spec.files),
         "sha256": digest.hexdigest(),
-        "labels": [file.label for file in spec.files],
-        "sample_ids": [file.id for file in spec.files],
+        "sample_ids": list(spec.ids),
     }
     (folder / "index.json").write_text(json.dumps(index) + "\n", encoding="utf-8")
     flush_folder(folder)
-
-
-def flush_folder(folder: Path) -> None:
-    """Put every file of a finished pack on the disk before it gets its name."""
-    for path in folder.iterdir():
-        with path.open("rb") as handle:
-            os.fsync(handle.fileno())
-
-
-def in_threads(work: Callable[[int], int], items: Iterable[int], threads: int, title: str, total: int) -> None:
-    """Do all items, each giving the number of steps it stands for, with a progress bar.
-
-    Threads, as the decoders release the interpreter lock. Results are awaited in order, so the first faulty file in
-    sample order is the one that is named.
-    """
-    with ThreadPoolExecutor(max_workers=min(threads, os.cpu_count() or 1)) as pool, progress_bar() as progress:
-        bar = progress.add_task(title, total=total)
-        futures = [pool.submit(work, item) for item in items]
-        try:
-            for future in futures:
-                progress.advance(bar, future.result())
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def progress_bar() -> Progress:
-    """A bar on a terminal, nothing elsewhere."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-
-
-def _remove_stale(cache: Path, name: str) -> None:
-    """Remove what interrupted runs left behind; a running one is younger."""
-    for folder in cache.glob(f".building-{name}-*"):
-        with suppress(FileNotFoundError):  # its owner may have just renamed it
-            if time.time() - folder.stat().st_mtime > STALE_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)

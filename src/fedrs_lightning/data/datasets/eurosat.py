@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
+from fedrs_lightning.data.building import cache_folder
 from fedrs_lightning.data.datasets import eurosat_files as layout
 from fedrs_lightning.data.federated import ClientSplit, FederatedDataset, Federation, describe_split
-from fedrs_lightning.data.packing import PackedSource, PackSpec, cache_folder, pack, pack_folder
+from fedrs_lightning.data.field_source import Field
+from fedrs_lightning.data.packing import PackedSource, PackSpec, fingerprint, pack, pack_folder
 from fedrs_lightning.data.partition import Partition
 from fedrs_lightning.data.splits import cut_by_class_shares, divide, read_attributes, read_split_lists
 from fedrs_lightning.data.transform import ImageTransform
@@ -138,8 +141,8 @@ class EuroSAT(FederatedDataset):
         folder = pack_folder(self._spec(files), cache_folder(self.cache_dir))
         if not folder.is_dir():
             raise DataError(f"{folder}: not packed yet, or the images changed; call prepare() first, and on several nodes share cache_dir")
-        source, used = PackedSource(folder), seed if self.seed is None else self.seed
-        labels = source.labels.numpy()
+        labels = np.asarray([file.label for file in files.files], dtype=np.int64)
+        source, used = PackedSource(folder, {"label": torch.from_numpy(labels)}), seed if self.seed is None else self.seed
         dealt = self.deal(source.sample_ids, labels, seed)
         mean, std = self._statistics(source, np.concatenate([client.train for client in dealt.clients]))
         scale = 1 / 255 if self.bands == "rgb" else 1.0
@@ -183,13 +186,14 @@ class EuroSAT(FederatedDataset):
 
     def _spec(self, files: layout.Layout) -> PackSpec:
         rgb = self.bands == "rgb"
+        decode = layout.decode_rgb if rgb else layout.decode_all
         return PackSpec(
             name=f"eurosat-{self.bands}",
-            files=files.files,
-            shape=(self.in_channels, layout.SIDE, layout.SIDE),
-            dtype="uint8" if rgb else "uint16",
+            ids=[file.id for file in files.files],
+            fields={"image": Field((self.in_channels, layout.SIDE, layout.SIDE), "uint8" if rgb else "uint16")},
             settings={"dataset": "EuroSAT", "bands": self.bands, "decoder": layout.decoder_name(self.bands)},
-            decode=layout.decode_rgb if rgb else layout.decode_all,
+            source=lambda: fingerprint((file.id, file.path) for file in files.files),
+            decode=lambda number: {"image": decode(files.files[number].path)},
         )
 
     def _splits(

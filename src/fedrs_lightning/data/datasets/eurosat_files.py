@@ -14,7 +14,6 @@ import numpy as np
 import PIL
 from PIL import Image, ImageFile, UnidentifiedImageError, features
 
-from fedrs_lightning.data.packing import SourceFile
 from fedrs_lightning.errors import DataError
 
 CLASSES = (
@@ -41,6 +40,21 @@ SUFFIXES: dict[str, tuple[str, ...]] = {"rgb": (".jpg", ".jpeg"), "all": (".tif"
 _KIND = {"rgb": "RGB JPEGs", "all": "13-band GeoTIFFs"}
 _JUNK_NAMES = {"Thumbs.db", "desktop.ini", "__MACOSX"}
 _JUNK_ENDINGS = (".tfw", ".aux.xml", ".ovr")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One image file of a source folder.
+
+    Attributes:
+        id: path relative to the folder, with `/`; the sample's id.
+        path: where it lies.
+        label: class of the sample.
+    """
+
+    id: str
+    path: Path
+    label: int
 
 
 @dataclass
