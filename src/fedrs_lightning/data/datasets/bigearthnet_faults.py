@@ -94,40 +94,40 @@ def lacking_columns(path: Path, lacking: Sequence[str], present: Sequence[str]) 
     return f"{path}: has no column {', '.join(lacking)} (columns: {some(present, 9) or 'none'}); use the table of BigEarthNet v2.0"
 
 
-def empty_cell(path: Path, column: str, patch: str) -> str:
+def empty_cell(path: Path, column: str, patch: str, more: int = 0) -> str:
     """A cell has no value."""
-    return f"{path}: {column} of patch {patch} is empty; {REPLACE}"
+    return f"{path}: {column} of patch {patch}{_more(more)} is empty; {REPLACE}"
 
 
-def bad_patch_id(path: Path, patch: str) -> str:
+def bad_patch_id(path: Path, patch: str, more: int = 0) -> str:
     """A patch is not named as in v2.0."""
-    return f"{path}: '{patch}' is not a BigEarthNet v2.0 patch id, such as S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP_26_57; {REPLACE}"
+    return f"{path}: '{patch}'{_more(more)} is no patch id of v2.0, such as S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP_26_57; {REPLACE}"
 
 
-def twice(path: Path, patch: str) -> str:
+def twice(path: Path, patch: str, more: int = 0) -> str:
     """A patch has two rows."""
-    return f"{path}: patch {patch} has two rows; a patch may be in one table only, and once; {REPLACE}"
+    return f"{path}: patch {patch}{_more(more)} has two rows; a patch may be in one table only, and once; {REPLACE}"
 
 
-def unknown_split(path: Path, patch: str, split: str) -> str:
+def unknown_split(path: Path, patch: str, split: str, more: int = 0) -> str:
     """A split has another name."""
     hint = "; it is called 'validation'" if split.lower() in ("val", "valid", "dev") else ""
-    return f"{path}: split of patch {patch} is '{split}', but must be train, validation or test{hint}"
+    return f"{path}: split of patch {patch}{_more(more)} is '{split}', but must be train, validation or test{hint}"
 
 
-def unknown_label(path: Path, patch: str, label: str) -> str:
+def unknown_label(path: Path, patch: str, label: str, more: int = 0) -> str:
     """A label is not one of the nineteen."""
-    return f"{path}: label '{label}' of patch {patch} is not one of the 19 BigEarthNet classes; use the table of v2.0"
+    return f"{path}: label '{label}' of patch {patch}{_more(more)} is not one of the 19 BigEarthNet classes; use the table of v2.0"
 
 
-def no_label(path: Path, patch: str) -> str:
+def no_label(path: Path, patch: str, more: int = 0) -> str:
     """A patch has an empty list of labels."""
-    return f"{path}: patch {patch} has no label; {REPLACE}"
+    return f"{path}: patch {patch}{_more(more)} has no label; {REPLACE}"
 
 
-def unknown_country(path: Path, patch: str, country: str, known: Sequence[str]) -> str:
+def unknown_country(path: Path, patch: str, country: str, known: Sequence[str], more: int = 0) -> str:
     """A country is not one of the ten."""
-    return f"{path}: country '{country}' of patch {patch} is not one of {', '.join(known)}"
+    return f"{path}: country '{country}' of patch {patch}{_more(more)} is not one of {', '.join(known)}"
 
 
 def no_patches_of(country: str, season: str, present: Sequence[str]) -> str:
@@ -187,3 +187,7 @@ def unreadable_band(path: Path, reason: object) -> str:
 def no_permission(path: Path) -> str:
     """A file or folder may not be read."""
     return f"{path}: no permission to read it; run chmod u+r{'x' if path.is_dir() else ''} on it"
+
+
+def _more(count: int) -> str:
+    return f" (and {count} more)" if count else ""
