@@ -15,6 +15,7 @@ from fedrs_lightning.methods.fedmad import FedMAD
 from fedrs_lightning.nn.modulation import Modulation
 from fedrs_lightning.tasks.base import Task
 from fedrs_lightning.tasks.classification import ClassificationTask
+from fedrs_lightning.tasks.multilabel import MultilabelTask
 from fedrs_lightning.types import Client, Local, Output, Upload
 
 ROOT = Path(os.environ.get("FEDRS_GOLDEN", Path(__file__).resolve().parents[3] / "shared" / "golden"))
@@ -146,3 +147,34 @@ def test_metrics_accuracy(case, tolerance):
     for rows in torch.arange(len(label)).split(4):
         task.update(metric, Output(logits[rows], torch.empty(0)), {"label": label[rows]})
     np.testing.assert_allclose(task.scores(metric)["overall_accuracy"], case["outputs"]["overall_accuracy"], **tolerance)
+
+
+def multilabel_scores(*samples, batch=4):
+    """Scores of metrics that saw these (scores, targets) in batches and were then merged."""
+    task = MultilabelTask("resnet18", num_classes=np.shape(samples[0][0])[1], in_channels=1, width=2)
+    pooled = task.metric()
+    for scores, targets in samples:
+        metric = task.metric()
+        for rows in torch.arange(len(scores)).split(batch):
+            output = Output(torch.tensor(scores, dtype=torch.float64)[rows], torch.empty(0))
+            task.update(metric, output, {"label": torch.tensor(targets)[rows]})
+        pooled.merge_state(metric)
+    return task.scores(pooled)
+
+
+@pytest.mark.parametrize(("case", "tolerance"), cases("metrics", "multilabel"))
+def test_metrics_multilabel(case, tolerance):
+    outputs = case["outputs"]
+    scores = multilabel_scores((case["inputs"]["scores"], case["inputs"]["targets"]))
+    np.testing.assert_allclose(scores["micro_map"], outputs["micro_map"], **tolerance)
+    np.testing.assert_allclose(scores["macro_map"], outputs["macro_map_over_classes_with_positives"], **tolerance)
+    each = {str(number): value for number, value in enumerate(outputs["ap_per_class"]) if value != "nan"}
+    assert {name.removeprefix("ap/"): pytest.approx(value, rel=1e-9, abs=1e-12) for name, value in scores.items() if "ap/" in name} == each
+
+
+@pytest.mark.parametrize(("case", "tolerance"), cases("metrics", "multilabel_clients"))
+def test_metrics_multilabel_clients(case, tolerance):
+    clients, outputs = [(client["scores"], client["targets"]) for client in case["inputs"]["clients"]], case["outputs"]
+    np.testing.assert_allclose(multilabel_scores(*clients)["micro_map"], outputs["micro_map_pooled"], **tolerance)
+    each = [multilabel_scores(client)["micro_map"] for client in clients]
+    np.testing.assert_allclose(each, outputs["micro_map_each"], **tolerance)

@@ -31,9 +31,11 @@ class Task(L.LightningModule, ABC):
         model: everything that can travel; its forward returns an `Output`.
         optimizer: makes an optimiser for the given parameters; the engine calls it anew for each client and round.
             Adam with learning rate 0.001 until somebody sets another.
+        several_labels: whether a sample may have several classes, or none.
     """
 
     model: nn.Module
+    several_labels: bool = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +49,7 @@ class Task(L.LightningModule, ABC):
 
     @abstractmethod
     def metric(self) -> Metric:
-        """A fresh metric on the task's device: integer states that add up, `sync_on_compute=False`."""
+        """A fresh metric on the task's device, `sync_on_compute=False`: its states merge exactly, in whatever order they come."""
 
     @abstractmethod
     def update(self, metric: Metric, output: Output, batch: Batch) -> None:
@@ -55,7 +57,11 @@ class Task(L.LightningModule, ABC):
 
     @abstractmethod
     def scores(self, metric: Metric) -> dict[str, float]:
-        """Named results in float64 from the metric's counts; the first entry is the headline."""
+        """Named results in float64 from the metric's states; the first entry is the headline. One without a value is nan."""
+
+    def absent_classes(self, metric: Metric) -> list[str]:
+        """Names of the classes that means over classes leave out, because the samples show none of them."""
+        return []
 
     def forward(self, image: Tensor) -> Output:
         """Run the network on images [B, C_in, H, W]."""
