@@ -179,9 +179,9 @@ def zero_band(path: Path) -> str:
     return f"{path}: is zero everywhere, which marks missing pixels; {REPLACE}"
 
 
-def unreadable_band(path: Path, reason: object) -> str:
+def unreadable_band(path: Path, reason: object, kind: str = "a GeoTIFF") -> str:
     """A band file cannot be decoded."""
-    return f"{path}: cannot be read as a GeoTIFF ({reason}); {REPLACE}"
+    return f"{path}: cannot be read as {kind} ({reason}); {REPLACE}"
 
 
 def no_permission(path: Path) -> str:

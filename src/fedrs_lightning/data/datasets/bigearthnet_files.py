@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -75,25 +74,6 @@ PATCH = PRODUCT + r"_\d{2}_\d{2}"
 _PATCH_V1 = r"S2[A-Z]_MSIL2A_\d{8}T\d+_\d+_\d+"
 _ARCHIVE = re.compile(r"\.(tar\.zst|tar\.gz[a-z]{0,2}|tgz|tar)$")
 _JUNK = {"Thumbs.db", "desktop.ini", "__MACOSX"}
-
-
-class PatchStore(Protocol):
-    """Where pixels come from: the official tree or an LMDB."""
-
-    path: Path
-    kind: str
-
-    def present(self, patch_ids: Sequence[str]) -> np.ndarray:
-        """Which of the patches are there, bool [N]."""
-        ...
-
-    def decode(self, patch_id: str) -> dict[str, np.ndarray]:
-        """`image10` uint16 [4, 120, 120] and `image20` uint16 [6, 60, 60] of one patch; thread-safe."""
-        ...
-
-    def fingerprint(self, patch_ids: Sequence[str]) -> str:
-        """A text that changes when the patches on disk do."""
-        ...
 
 
 @dataclass(frozen=True)
