@@ -1,5 +1,6 @@
 """Data sets, partitions, packs and loaders. The names here are those that configs use as short class names."""
 
+from fedrs_lightning.data.datasets.bigearthnet import BigEarthNet
 from fedrs_lightning.data.datasets.eurosat import EuroSAT
 from fedrs_lightning.data.datasets.folder_domains import FolderDomains
 from fedrs_lightning.data.datasets.folder_segmentation import FolderSegmentation
@@ -14,6 +15,7 @@ from fedrs_lightning.data.tiles import TileDataset
 
 __all__ = [
     "IID",
+    "BigEarthNet",
     "ByAttribute",
     "ClientLoader",
     "ClientSplit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Protocol
 
@@ -80,6 +80,8 @@ class Federation:
         protocols: under which models are evaluated, where their data are there (engine/evaluate.py).
         headline: the protocol that results report; None takes `personal_common` where there is a common test set, else
             `personal_own`.
+        setup_bytes: what all clients together send (`up`) and receive (`down`) once, before round 1, such as sums for
+            common statistics.
 
     Raises:
         DataError: a sample is in two clients, or both trained and tested on, or an index is out of range.
@@ -94,6 +96,7 @@ class Federation:
     sample_ids: Sequence[str]
     protocols: tuple[str, ...] = ("global", "personal_common", "personal_own", "validation")
     headline: str | None = None
+    setup_bytes: Mapping[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
 
     def __post_init__(self) -> None:
         ids = [client.id for client in self.clients]
@@ -178,8 +181,16 @@ def hash_ids(ids: Sequence[str]) -> str:
 
 
 def describe_split(indices: np.ndarray, sample_ids: Sequence[str], labels: np.ndarray, num_classes: int) -> dict[str, Any]:
-    """Number of samples, samples of each class, and the hash over the sorted ids, for the manifest."""
-    counts = np.bincount(labels[indices], minlength=num_classes)
+    """Number of samples, samples of each class, and the hash over the sorted ids, for the manifest.
+
+    Args:
+        indices: the split.
+        sample_ids: of all samples.
+        labels: class of every sample, int [N], or multi-hot [N, C], where a sample counts for each class it has.
+        num_classes: number of classes.
+    """
+    own = labels[indices]
+    counts = np.bincount(own, minlength=num_classes) if labels.ndim == 1 else own.sum(axis=0, dtype=np.int64)
     return {
         "num_samples": len(indices),
         "class_counts": [int(count) for count in counts],

@@ -146,6 +146,11 @@ def no_training(country: str, season: str) -> str:
     return f"country {country} has no training patches ({season}); take it out of countries or change season"
 
 
+def no_test(countries: Sequence[str], season: str) -> str:
+    """Nothing to test on."""
+    return f"{', '.join(countries)}: no country has test patches ({season}); add countries or change season"
+
+
 def not_on_disk(images: Path, missing: Sequence[str], total: int) -> str:
     """Rows of the table without a patch."""
     return (
