@@ -1,6 +1,7 @@
 """`fedrs flops` against operations that hooks add up layer by layer."""
 
 import json
+from functools import partial
 
 import lightning as L
 import pytest
@@ -8,8 +9,23 @@ import torch
 from torch import nn
 
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.engine.cost import measure
-from fedrs_lightning.methods import FPL, FedAvg, FedBN, FedDAP, FedMAD, FedProto, FedSeg
+from fedrs_lightning.engine.cost import measure, random_samples
+from fedrs_lightning.methods import (
+    FPL,
+    MOON,
+    Centralised,
+    FedAvg,
+    FedAWA,
+    FedBN,
+    FedDAP,
+    FedDC,
+    FedGPS,
+    FedMAD,
+    FedProto,
+    FedProx,
+    FedSeg,
+    LocalOnly,
+)
 from fedrs_lightning.nn.modulation import Modulation
 from fedrs_lightning.tasks import ClassificationTask, SegmentationTask
 
@@ -27,10 +43,10 @@ def segmenter():
     return SegmentationTask("deeplabv3plus", "resnet18", CLASSES, 3, "ce", encoder_width=8, decoder_channels=8)
 
 
-def cost(task, method, side=SIDE, round=2):
+def cost(task, method, side=SIDE, round=2, images=BATCH):
     fabric = L.Fabric(accelerator="cpu", devices=1)
     fabric.launch()
-    return measure(task, method, fabric, CLASSES, 3, side, BATCH, round)
+    return measure(task, method, fabric, random_samples(task, images, CLASSES, 3, side), BATCH, round)
 
 
 def by_hooks(task, image):
@@ -102,6 +118,61 @@ def test_segmentation_counts_heads_frozen_networks_and_passes():
     assert dap.private > 0
     assert dap.outside_steps > plain.forward
     assert dap.bytes_up > cost(segmenter(), FedDAP(**FEDDAP), side=32, round=1).bytes_up  # modulators go up in round 2
+
+
+METHODS = [FedAvg, FedProx, FedBN, FedMAD, MOON, FedDC, FedAWA, FedGPS, FedProto, FPL, LocalOnly, Centralised]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
+def test_a_few_images_tell_of_a_whole_batch(method):
+    """Exact where the work grows as the batch; what compares samples with one another grows otherwise, and is next to nothing."""
+    whole, few = (cost(classifier(), method(), images=number) for number in (BATCH, 4))
+    compares = method in (FedGPS, FedProto, FPL)
+    assert few.local_step == pytest.approx(whole.local_step, rel=2e-3 if compares else 0)
+    assert (few.forward, few.forward_backward, few.parameters) == (whole.forward, whole.forward_backward, whole.parameters)
+    assert (few.counted_on, few.batch_size) == (4, BATCH)
+    if not compares:
+        assert (few.bytes_up, few.bytes_down) == (whole.bytes_up, whole.bytes_down)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [FedAvg, partial(FedSeg, embedding_dim=8), partial(FedDAP, **FEDDAP), partial(FPL, num_pixels=50)],
+    ids=["avg", "seg", "dap", "fpl"],
+)
+def test_a_few_crops_tell_of_a_whole_batch(make):
+    whole, few = (cost(segmenter(), make(), side=32, images=number) for number in (BATCH, 4))
+    assert few.local_step == pytest.approx(whole.local_step, rel=0 if make is FedAvg else 0.01)
+    assert (few.forward, few.parameters, few.bytes_up) == (whole.forward, whole.parameters, whole.bytes_up)
+
+
+def test_counting_leaves_random_streams_alone():
+    task = classifier()
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    cost(task, MOON())
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_every_result_has_the_figures(config, fit, stop, tmp_path):
+    """The same from a complete run, from two ranks, and from a run that was interrupted and continued; no number of a run changes."""
+    config["method"] = "FedMAD"
+    config["schedule"]["num_rounds"] = 2
+    config.write()
+    whole = fit()
+    stop(1)
+    broken = fit(root=tmp_path / "broken")
+    assert broken.code == 130
+    resumed = fit(root=tmp_path / "broken")
+    found = whole.store.result()["cost"]
+    assert resumed.store.result()["cost"] == found
+    assert resumed.digest == whole.digest
+    task = ClassificationTask("resnet18", 10, 3, width=4, stem="small")
+    fabric = L.Fabric(accelerator="cpu", devices=1)
+    alone = measure(task, FedMAD(), fabric, random_samples(task, 4, 10, 3, 16), 16)
+    assert found == alone.as_dict()
+    assert whole.store.result()["bytes"] == {"up": 6 * found["bytes_up"], "down": 6 * found["bytes_down"]}
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedrs_lightning.cli.process import run_settings
 from fedrs_lightning.cli.quiet import rank, waiting
-from fedrs_lightning.cli.record import conclude, method_name, open_run, report
+from fedrs_lightning.cli.record import conclude, count_cost, method_name, open_run, report
 from fedrs_lightning.engine.ranks import KEEPS
 from fedrs_lightning.errors import ConfigError, FedrsError, LostContact, TrainingError
 
@@ -130,6 +131,7 @@ def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store:
             fabric.barrier()
         federation = federation or parts.data.federation(config.seed)
         engine = _engine(parts, fabric, federation, config, plain, store)
+        cost = count_cost(engine, partial(instantiate, parser, config))
         status = "failed"
         try:
             done = _train(engine, store, plain, config, federation, loggers, ids)
@@ -139,7 +141,7 @@ def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store:
                 for logger in loggers:
                     logger.finalize(status)
         if done and engine.rank == 0:
-            conclude(engine, store, parts.data, federation, plain, config)
+            conclude(engine, store, parts.data, federation, plain, config, cost)
             report(store)
         engine.exchange.barrier()
     if dist.is_available() and dist.is_initialized():

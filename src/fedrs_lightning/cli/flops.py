@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,15 +12,16 @@ from fedrs_lightning.cli.process import run_settings
 
 HELP = "operations, parameters and bytes of an experiment, without its data"
 DEFAULT_SIDE = 64
+FEW = 4
 
 
 def parser() -> Parser:
     """Options of `fedrs flops`; everything else goes to the parser of `fedrs fit`."""
     options = Parser(
         prog="fedrs flops",
-        usage="fedrs flops --config FILE [--side N] [--round N] [--compare METHODS] [--json] [any option of fedrs fit]",
+        usage="fedrs flops --config FILE [--side N] [--round N] [--images N] [--compare METHODS] [--json] [any option of fedrs fit]",
         description="Count the floating-point operations of a sample and of a local step, the parameters, and the bytes of a client "
-        "and round.\nThe method's own step runs on one random batch of the experiment's size; the data need not be there.",
+        "and round.\nThe method's own step runs on a few random images; the data need not be there.",
         epilog="examples:\n  fedrs flops --config experiments/eurosat_small.yaml\n"
         "  fedrs flops --config experiments/eurosat_small.yaml --compare FedAvg,FedBN,FedMAD,FedProto --json\n"
         "  fedrs flops --config experiments/feddap/compound.yaml --compare FedAvg,experiments/feddap/fedseg.yaml --side 256",
@@ -38,6 +40,13 @@ def parser() -> Parser:
         metavar="METHODS",
         help="methods, separated by commas: names, which take their defaults, or configuration files that are laid over the experiment",
     )
+    options.add_argument(
+        "--images",
+        type=above(2),
+        default=FEW,
+        metavar="N",
+        help=f"images in the batch that is counted; figures of a step are scaled from it to schedule.batch_size (default {FEW})",
+    )
     options.add_argument("--json", action="store_true", help="print full numbers as JSON instead of a table")
     return options
 
@@ -47,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     options, rest = parser().parse_known_args(list(argv))
     with run_settings():
         names = options.compare.split(",") if options.compare else [None]
-        rows = [_row(rest, name, options.side, options.round) for name in names]
+        rows = [_row(rest, name, options) for name in names]
         if options.json:
             print(json.dumps(rows, indent=2))
         else:
@@ -55,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _row(arguments: list[str], name: str | None, side: int | None, round: int) -> dict[str, Any]:
+def _row(arguments: list[str], name: str | None, options: Namespace) -> dict[str, Any]:
     """Figures of the experiment with the named method, or with its own.
 
     Raises:
@@ -64,28 +73,29 @@ def _row(arguments: list[str], name: str | None, side: int | None, round: int) -
     from lightning import Fabric
 
     from fedrs_lightning.cli.parser import instantiate, parse
-    from fedrs_lightning.engine.cost import measure
+    from fedrs_lightning.engine.cost import measure, random_samples
 
     own = _own_method(arguments) if name is not None else None
     if name is not None and name.endswith((".yaml", ".yml")):
         arguments = [*arguments, "--config", name]
     elif name is not None and name != own:
         arguments = [*arguments, "--method", name]
-    options, config = parse(arguments)
-    parts = instantiate(options, config)
-    side, source = _side(parts.data, side)
+    options_of_fit, config = parse(arguments)
+    parts = instantiate(options_of_fit, config)
+    side, source = _side(parts.data, options.side)
     accelerator, _, _ = parts.fabric.resolve(1)
     fabric = Fabric(accelerator=accelerator, devices=1, precision=parts.fabric.precision)
     fabric.launch()
     data = parts.data
-    cost = measure(parts.task, parts.method, fabric, data.num_classes, data.in_channels, side, parts.schedule.batch_size, round)
+    batch_size = parts.schedule.batch_size
+    samples = random_samples(parts.task, min(batch_size, options.images), data.num_classes, data.in_channels, side)
+    cost = measure(parts.task, parts.method, fabric, samples, batch_size, options.round)
     label = config.run.label if name is None or name.endswith((".yaml", ".yml")) else None
     image = {"channels": data.in_channels, "side": side, "side_from": source}
     return {
         "method": label or type(parts.method).__name__,
         "task": type(parts.task).__name__,
         "image": image,
-        "round": round,
         **cost.as_dict(),
     }
 
@@ -115,9 +125,10 @@ def _print(rows: list[dict[str, Any]]) -> None:
     first = rows[0]
     image = first["image"]
     reference = next((row for row in rows if row["method"] == "FedAvg"), None)
+    counted = f" (counted on {first['counted_on']} images)" if first["counted_on"] < first["batch_size"] else ""
     table = Table(
         title=f"{first['task']}, {image['channels']} x {image['side']} x {image['side']} ({image['side_from']}), "
-        f"batches of {first['batch_size']}, round {first['round']}",
+        f"batches of {first['batch_size']}{counted}, round {first['round']}",
         title_justify="left",
     )
     headings = ["method", "forward\n/ sample", "+ backward\n/ sample", "local step\n/ batch", "passes outside\n/ sample"]

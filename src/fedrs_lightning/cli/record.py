@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedrs_lightning.errors import FedrsError
@@ -53,8 +53,35 @@ def _device_facts(engine: Engine) -> tuple[str, int]:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model(), torch.get_num_threads()
 
 
+def count_cost(engine: Engine, make: Callable[[], Any]) -> dict[str, int]:
+    """What the method costs on this task and these images, counted on rank 0 before it trains anything.
+
+    Args:
+        engine: whose data and batch size count.
+        make: makes task and method anew, since counting trains them.
+    """
+    from fedrs_lightning.engine.cost import FEW, measure, some_samples
+
+    failure, cost = None, {}
+    if engine.rank == 0:
+        try:
+            parts, batch_size = make(), engine.schedule.batch_size
+            samples = some_samples(engine.federation, min(batch_size, FEW))
+            cost = measure(parts.task, parts.method, engine.fabric, samples, batch_size).as_dict()
+        except FedrsError as error:
+            failure = error
+    engine.exchange.agree(failure)
+    return cost
+
+
 def conclude(
-    engine: Engine, store: RunStore, data: FederatedDataset, federation: Federation, plain: dict[str, Any], config: Namespace
+    engine: Engine,
+    store: RunStore,
+    data: FederatedDataset,
+    federation: Federation,
+    plain: dict[str, Any],
+    config: Namespace,
+    cost: dict[str, int],
 ) -> None:
     """Write the result, and draw it."""
     from fedrs_lightning.cli.parser import config_hash
@@ -86,6 +113,7 @@ def conclude(
         synthetic_data=bool(federation.manifest.get("synthetic")),
         digest=engine.digest(),
         digest_model=engine.digest_model(),
+        cost=cost,
     )
     store.write_result(result)
     if config.run.plot:

@@ -1,4 +1,4 @@
-"""What an experiment costs: floating-point operations, parameters, bytes on the wire. Counted on random images, without data.
+"""What an experiment costs: floating-point operations, parameters, bytes on the wire. Counted on a few images, random ones if need be.
 
 Operations are those that torch's own counter knows, products of matrices and convolutions, with two for a multiplication and
 an addition; what works entry by entry (normalisation, activations, penalties, the optimiser) counts nothing, as is usual. One
@@ -10,7 +10,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ MODULATION_FORWARD, MODULATION_BACKWARD = 2, 4
 """Operations for each entry of a modulated map: gamma x + beta; gamma g for the input, g x and its sum for gamma, the sum of g
 for beta."""
 
+ROUND = 2
+"""That is counted unless another is asked for: in the first one many methods do less."""
+
+FEW = 4
+"""Images that are enough for counting: operations grow in proportion, memory and time as well."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -45,7 +52,8 @@ class Cost:
     Attributes:
         forward: operations of a prediction, per sample.
         forward_backward: of the task's loss and its gradient in training mode, per sample.
-        local_step: of one step of the method, whole batch: heads, frozen networks and further passes included.
+        local_step: of one step of the method, whole batch: heads, frozen networks and further passes included. Scaled up where it
+            was counted on fewer images than a batch; exact where the work grows as the batch does, as networks do.
         outside_steps: of the passes over the client's data before and after its steps, per sample.
         parameters: entries of all parameters, layers that the method adds included.
         shared: of those, entries that travel.
@@ -53,6 +61,8 @@ class Cost:
         bytes_down: what a client receives in the measured round.
         bytes_up: what it sends.
         batch_size: of the step.
+        round: that was counted.
+        counted_on: images in the batch that was counted.
     """
 
     forward: int
@@ -65,6 +75,8 @@ class Cost:
     bytes_down: int
     bytes_up: int
     batch_size: int
+    round: int
+    counted_on: int
 
     def as_dict(self) -> dict[str, int]:
         """Plain numbers."""
@@ -108,7 +120,10 @@ class RandomImages:
         self.image = torch.rand(num_samples, in_channels, side, side, generator=generator)
         masks = hasattr(task, "ignore_index")
         self.key, shape = ("mask", (num_samples, side, side)) if masks else ("label", (num_samples,))
-        self.labels = torch.randint(0, num_classes, shape, generator=generator)
+        if task.several_labels:
+            self.labels = torch.randint(0, 2, (num_samples, num_classes), generator=generator).float()
+        else:
+            self.labels = torch.randint(0, num_classes, shape, generator=generator)
 
     def __len__(self) -> int:
         return len(self.image)
@@ -131,26 +146,44 @@ class AsItIs:
         return batch
 
 
-def measure(
-    task: Task, method: FedAvg, fabric: L.Fabric, num_classes: int, in_channels: int, side: int, batch_size: int, round: int
-) -> Cost:
+def random_samples(task: Task, num_samples: int, num_classes: int, in_channels: int, side: int) -> Federation:
+    """A federation of one client with `num_samples` images of noise, for `measure`."""
+    source = RandomImages(task, num_samples, num_classes, in_channels, side)
+    nobody = np.arange(0)
+    split = ClientSplit(0, "", np.arange(num_samples))
+    return Federation(source, (split,), nobody, nobody, AsItIs(), {}, [str(number) for number in range(num_samples)])
+
+
+def some_samples(federation: Federation, num_samples: int) -> Federation:
+    """The same data with one client, which has `num_samples` training images of all clients, for `measure`."""
+    every = np.sort(np.concatenate([client.train for client in federation.clients]))
+    spread = every[np.linspace(0, len(every) - 1, min(num_samples, len(every))).astype(np.int64)]
+    return replace(federation, clients=(ClientSplit(0, "", spread),))
+
+
+def measure(task: Task, method: FedAvg, fabric: L.Fabric, federation: Federation, batch_size: int, round: int = ROUND) -> Cost:
     """Train one client of one batch for `round` rounds through the engine's own visit, and count the last one.
+
+    Plain SGD of a small step takes the place of the task's optimiser, whose work is not counted. Every random stream in use is
+    left as it was.
 
     Args:
         task: fresh; it is adapted and trained.
-        method: to measure.
-        fabric: launched, one process.
-        num_classes: C.
-        in_channels: bands.
-        side: of the images, in pixels.
-        batch_size: of the step; the client has as many samples.
+        method: to measure; not the one of a run.
+        fabric: launched; only this process takes part.
+        federation: its only client's images are the batch that is counted.
+        batch_size: of the step that is meant; where the client has fewer images, the step is scaled up.
         round: that is measured; in the first one many methods do less.
     """
-    source = RandomImages(task, batch_size, num_classes, in_channels, side)
-    split = ClientSplit(0, "", np.arange(batch_size))
-    nobody = np.arange(0)
-    federation = Federation(source, (split,), nobody, nobody, AsItIs(), {}, [str(number) for number in range(batch_size)])
-    clients = [Client(0, batch_size), Client(1, batch_size)]
+    with rng_stream("cost", "run"):
+        return _measure(task, method, fabric, federation, batch_size, round)
+
+
+def _measure(task: Task, method: FedAvg, fabric: L.Fabric, federation: Federation, batch_size: int, round: int) -> Cost:
+    (split,) = federation.clients
+    counted_on = len(split.train)
+    task.optimizer = partial(torch.optim.SGD, lr=1e-3)
+    clients = [Client(0, counted_on), Client(1, counted_on)]
     with rng_stream("cost", "adapt"):
         method.adapt(task)
     fabric.to_device(task)
@@ -158,7 +191,7 @@ def measure(
     composer = Composer(task, private)
     server = {key: value.cpu().clone() for key, value in composer.live.items() if key not in private}
     server |= method.init_server(task, clients)
-    loader = ClientLoader(federation, batch_size, 0, 0, fabric.device)
+    loader = ClientLoader(federation, counted_on, 0, 0, fabric.device)
     counter = Counter(task.model)
     steps: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -177,16 +210,18 @@ def measure(
     sizes = {key: composer.live[key].numel() for key in parameter_keys(task)}
     forward, both = _plain(task, next(loader.epoch(0, 1, 0)))
     return Cost(
-        forward=forward // batch_size,
-        forward_backward=both // batch_size,
-        local_step=sum(steps),
-        outside_steps=(visited - sum(steps)) // batch_size,
+        forward=forward // counted_on,
+        forward_backward=both // counted_on,
+        local_step=sum(steps) * batch_size // counted_on,
+        outside_steps=(visited - sum(steps)) // counted_on,
         parameters=sum(sizes.values()),
         shared=sum(size for key, size in sizes.items() if key not in private),
         private=sum(size for key, size in sizes.items() if key in private),
         bytes_down=bytes_down,
         bytes_up=bytes_up,
         batch_size=batch_size,
+        round=round,
+        counted_on=counted_on,
     )
 
 

@@ -30,6 +30,7 @@ def summarise(
     synthetic_data: bool,
     digest: str,
     digest_model: str,
+    cost: Mapping[str, int] | None = None,
     label: str | None = None,
     status: str = "complete",
 ) -> dict[str, Any]:
@@ -51,6 +52,7 @@ def summarise(
         synthetic_data: whether the images were generated.
         digest: digest of server state and all client memories.
         digest_model: digest of the server's `model/*` keys.
+        cost: operations, parameters and bytes, as `fedrs flops` counts them; None if nobody counted.
         label: name of the run in tables; None takes `method`.
         status: `complete`, or another word when the run ended early.
 
@@ -103,6 +105,7 @@ def summarise(
         "digest_model": digest_model,
         "bytes": {way: sum(record.get("bytes", {}).get(way, 0) for record in rounds) for way in ("up", "down")},
         "wall_seconds": sum(record.get("timing", {}).get("seconds", 0.0) for record in rounds),
+        "cost": None if cost is None else dict(cost),
         "optimizer_steps": sum(row.get("num_steps", 0) for row in rows if row.get("phase") == "train"),
     }
 
