@@ -41,5 +41,5 @@ def test_mistakes_get_one_line_and_code_2(argv, message, capsys, tmp_path, monke
 
 def test_help(capsys):
     assert main(["data", "--help"]) == 0
-    assert "fedrs data {synth,check}" in capsys.readouterr().out
+    assert "fedrs data {synth,check," in capsys.readouterr().out
     assert main(["data"]) == 2

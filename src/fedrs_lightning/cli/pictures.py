@@ -87,13 +87,13 @@ def _predictions(engine: Engine, data: FederatedDataset, federation: Federation,
         raw["mask"].numpy(),
         torch.cat(predicted).numpy(),
         data.class_names,
-        _palette(data.class_names),
+        palette(data.class_names),
         names,
         folder / "predictions.png",
     )
 
 
-def _palette(classes: Sequence[str]) -> np.ndarray:
+def palette(classes: Sequence[str]) -> np.ndarray:
     """The colours that people know for these classes, or evenly told apart ones; uint8 [C, 3]."""
     import matplotlib as mpl
 

@@ -147,6 +147,11 @@ class Domains(FederatedDataset):
         """Joint classes."""
         return self._space.names
 
+    def band_names(self, domain: str = "") -> dict[str, tuple[str, ...]]:
+        """Those of the domain's data set; of the first one where no domain is named."""
+        chosen = next((each for each in self.domains if each.name == domain), self.domains[0])
+        return {"image": chosen.dataset.band_names}
+
     @property
     def unscored(self) -> tuple[int, ...]:
         """Classes that a mean over classes leaves out, such as clutter."""

@@ -130,6 +130,10 @@ class EuroSAT(FederatedDataset):
         """In alphabetical order."""
         return layout.CLASSES
 
+    def band_names(self, domain: str = "") -> dict[str, tuple[str, ...]]:
+        """Colours for `rgb`, Sentinel-2's names for `all`."""
+        return {"image": ("red", "green", "blue") if self.bands == "rgb" else layout.BANDS}
+
     def prepare(self) -> None:
         """Check names and kinds of all files, decode and pack them; a pack that exists is used as it is."""
         self._layout = layout.scan(self.root, self.bands)

@@ -1,0 +1,172 @@
+"""What `fedrs data inspect` found, as tables that fit a narrow terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from fedrs_lightning.results.brief import brief_name, brief_number
+
+NAME = 24  # letters of a class or client
+CLIENTS = 60  # beyond so many, tables by client show the first ones
+
+
+def show(facts: dict[str, Any]) -> None:
+    """Print samples, classes, label sets, days and bands."""
+    console = Console()
+    clients = facts["clients"]
+    synthetic = " (synthetic data)" if facts["synthetic"] else ""
+    console.print(f"{facts['dataset']}{synthetic}: {len(clients)} clients, {facts['kind']}", highlight=False, markup=False)
+    _samples(console, facts)
+    _classes(console, facts)
+    if facts["kind"] == "multi-label":
+        _label_sets(console, facts)
+    if any("days" in split for _, _, split in _splits(facts)):
+        _days(console, facts)
+    _bands(console, facts)
+    if len(clients) > CLIENTS:
+        console.print(f"tables by client show the first {CLIENTS} of {len(clients)}; --json FILE has all", highlight=False)
+
+
+def _samples(console: Console, facts: dict[str, Any]) -> None:
+    own = any("test" in client for client in facts["clients"])
+    table = _table(console, f"samples; weights largest : smallest = {brief_number(float(facts['largest_to_smallest']))}", "client")
+    for title in ("train", "own test", "weight") if own else ("train", "weight"):
+        table.add_column(title, justify="right")
+    table.add_column("lacks in training")
+    for client in facts["clients"][:CLIENTS]:
+        row = [_client(client), str(client["train"]["num_samples"])]
+        row += [str(client["test"]["num_samples"]) if "test" in client else "none"] if own else []
+        lacking = client["classes_lacking"]
+        known = len(facts["class_names"]) - len(lacking)
+        brief = [brief_name(name, 18) for name in lacking]
+        row += [f"{100 * client['weight']:.1f}%", ", ".join(brief) if len(brief) <= 3 else f"{len(brief)} classes (has {known})"]
+        table.add_row(*row)
+    table.add_section()
+    table.add_row("all", str(facts["train"]["num_samples"]))
+    for name, title in (("test", "common test set"), ("validation", "validation")):
+        if facts[name]["num_samples"]:
+            table.add_row(title, str(facts[name]["num_samples"]))
+    console.print(table)
+
+
+def _classes(console: Console, facts: dict[str, Any]) -> None:
+    """Classes by split: training data of each client, then the test and validation data of all."""
+    columns = [(str(client["id"]), client["train"]["class_counts"]) for client in facts["clients"][:CLIENTS]]
+    common = [("all", facts["train"]["class_counts"])]
+    common += [(name, facts[name]["class_counts"]) for name in ("test", "validation") if facts[name]["num_samples"]]
+    classes = list(enumerate(facts["class_names"]))
+    title = f"training {facts['counted']} of each class by client (columns: client ids)"
+    _wide(console, title, "class", classes, [*columns, *common], lambda counts, number: counts[number])
+    own = [(str(client["id"]), client["test"]["class_counts"]) for client in facts["clients"][:CLIENTS] if "test" in client]
+    if own:
+        title = f"{facts['counted']} of each class in the own test sets"
+        _wide(console, title, "class", classes, own, lambda counts, number: counts[number])
+
+
+def _label_sets(console: Console, facts: dict[str, Any]) -> None:
+    table = _table(console, "label sets: combinations of classes that samples have", "client")
+    table.add_column("split")
+    table.add_column("sets", justify="right")
+    table.add_column("most frequent (samples)")
+    for owner, name, split in _splits(facts):
+        found = split["label_sets"]
+        if not found["most_frequent"]:
+            continue
+        first = found["most_frequent"][0]
+        text = " + ".join(brief_name(word, 20) for word in first["classes"]) or "no class"
+        table.add_row(owner, name, str(found["distinct"]), f"{text} ({first['num_samples']})")
+    console.print(table)
+
+
+def _days(console: Console, facts: dict[str, Any]) -> None:
+    table = _table(console, "days of acquisition", "client")
+    table.add_column("split")
+    table.add_column("days", justify="right")
+    table.add_column("samples of each day")
+    for owner, name, split in _splits(facts):
+        days = split.get("days", {})
+        if days:
+            listed = [f"{day} ({count})" for day, count in days.items()]
+            shown = listed if len(listed) <= 8 else [*listed[:4], "...", *listed[-3:]]
+            table.add_row(owner, name, str(len(days)), ", ".join(shown))
+    console.print(table)
+
+
+def _bands(console: Console, facts: dict[str, Any]) -> None:
+    pooled = facts["train"]["bands"]
+    part = f"min to max of {facts['pixels_of']}"
+    if pooled:
+        table = _table(console, f"stored values of each band in all training samples; {part}", "band")
+        for title in ("mean", "deviation", "min", "1 %", "50 %", "99 %", "max"):
+            table.add_column(title, justify="right")
+        for band in pooled:
+            values = [band[name] for name in ("mean", "deviation", "min", "p1", "p50", "p99", "max")]
+            table.add_row(brief_name(band["band"], NAME), *map(brief_number, values))
+        console.print(table)
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for client in facts["clients"][:CLIENTS]:
+        groups.setdefault(tuple(band["band"] for band in client["train"]["bands"]), []).append(client)
+    for names, members in groups.items():
+        for title, key in (("mean", "mean"), ("deviation", "deviation"), ("median", "p50")):
+            columns = [(str(client["id"]), [band[key] for band in client["train"]["bands"]]) for client in members]
+            text = f"{title} of each band by client (training samples)"
+            _wide(console, text, "band", list(enumerate(names)), columns, lambda values, number: values[number])
+
+
+def _wide(
+    console: Console,
+    title: str,
+    head: str,
+    rows: Sequence[tuple[int, str]],
+    columns: Sequence[tuple[str, Any]],
+    value: Callable[[Any, int], float],
+) -> None:
+    """A table with one column a client, continued below where the terminal is too narrow."""
+    first = max([len(head), *(min(len(name), NAME) for _, name in rows)])
+    cells = [
+        (name, [brief_number(value(content, number)) if value(content, number) else "-" for number, _ in rows]) for name, content in columns
+    ]
+    start = 0
+    while start < len(cells):
+        used, stop = first + 4, start
+        while stop < len(cells):
+            used += 3 + max(len(cells[stop][0]), *(len(cell) for cell in cells[stop][1]))
+            if used > console.width and stop > start:
+                break
+            stop += 1
+        table = _table(console, title if not start else f"{title}, continued", head)
+        for name, _ in cells[start:stop]:
+            table.add_column(name, justify="right", no_wrap=True)
+        for place, (_, name) in enumerate(rows):
+            table.add_row(brief_name(name, NAME), *(content[place] for _, content in cells[start:stop]))
+        console.print(table)
+        start = stop
+
+
+def _splits(facts: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Owner, name and facts of every split that is shown."""
+    found = []
+    for client in facts["clients"][:CLIENTS]:
+        found += [(_client(client), name, client[name]) for name in ("train", "test") if name in client]
+    return found + [("all", name, facts[name]) for name in ("test", "validation") if facts[name]["num_samples"]]
+
+
+def _client(client: dict[str, Any]) -> str:
+    return brief_name(named(client), NAME)
+
+
+def named(client: dict[str, Any]) -> str:
+    """Id and name of a client, the id once where the name says it too."""
+    return client["name"] if client["name"] == f"client {client['id']}" else f"{client['id']} {client['name']}"
+
+
+def _table(console: Console, title: str, first: str) -> Table:
+    console.print(f"\n{title}", highlight=False, markup=False, style="bold")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table.add_column(first, no_wrap=True)
+    return table
