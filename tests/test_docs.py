@@ -18,8 +18,7 @@ from torch.optim import Adam
 import fedrs_lightning
 from fedrs_lightning import data, methods, tasks
 from fedrs_lightning.cli import data as cli_data
-from fedrs_lightning.cli import data_options
-from fedrs_lightning.cli import flops, plot, sweep, table
+from fedrs_lightning.cli import data_options, flops, plot, sweep, table
 from fedrs_lightning.cli.grid import combinations, parse_extra, parse_grids, parse_seeds
 from fedrs_lightning.cli.main import COMMANDS as SUBCOMMANDS
 from fedrs_lightning.cli.parser import RunSettings, parse
@@ -38,7 +37,7 @@ METHODS = {name: getattr(methods, name) for name in methods.__all__}
 PARTITIONS = ("IID", "Dirichlet", "Shards", "ByAttribute")
 SEGMENTATION = ("Potsdam", "Vaihingen", "LoveDA", "FolderSegmentation", "Domain", "Domains", "FolderDomains")
 KINDS = (data.FederatedDataset, data.TileDataset, data.Partition)
-TABLED = METHODS | {name: getattr(data, name) for name in ("EuroSAT", *PARTITIONS, *SEGMENTATION)}
+TABLED = METHODS | {name: getattr(data, name) for name in ("EuroSAT", "BigEarthNet", *PARTITIONS, *SEGMENTATION)}
 
 
 def page(name: str) -> str:
@@ -194,7 +193,7 @@ def test_every_data_set_and_shipped_federation_is_described():
     text = page("docs/data.md")
     known = [name for name in data.__all__ if inspect.isclass(getattr(data, name)) and issubclass(getattr(data, name), KINDS)]
     assert set(known) - set(TABLED) == {"FederatedDataset", "TileDataset", "Partition"}
-    shipped = {path.name for path in (ROOT / "configs" / "data").glob("*.yaml") if not path.name.startswith("eurosat")}
+    shipped = {path.name for path in (ROOT / "configs" / "data").glob("*.yaml") if not path.name.startswith(("eurosat", "bigearthnet"))}
     assert shipped == set(re.findall(r"`configs/data/(\w+\.yaml)`", text.split("### Shipped federations")[1].split("## ")[0]))
     assert {path.name for path in (ROOT / "experiments").glob("*.yaml")} <= set(re.findall(r"experiments/(\w+\.yaml)", page("README.md")))
 

@@ -83,7 +83,7 @@ def statistics(
         bands: their names, for messages.
 
     Raises:
-        DataError: a band does not vary, so that nothing can be divided by its deviation.
+        DataError: a client has no training samples, or a band does not vary, so that nothing can be divided by its deviation.
     """
     sent = {"up": 0, "down": 0}
     if kind == "published":
@@ -106,6 +106,8 @@ def statistics(
 
 
 def _varying(sums: Sums, bands: Sequence[str], owner: str) -> tuple[list[float], list[float]]:
+    if 0 in sums.counts:
+        raise DataError(f"{owner}: no training samples to take statistics from; set normalise: published, or leave the client out")
     mean, std = sums.mean_std()
     for band, deviation in zip(bands, std, strict=True):
         if deviation <= 0:

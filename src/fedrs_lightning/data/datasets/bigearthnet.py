@@ -52,7 +52,6 @@ class Selection:
         clients: countries, position = client id.
         owner: client of each patch, int64 [N].
         missing: patches of the tables that are not on disk and were left out.
-        without_training: countries that have patches, but none to train on, and were left out.
     """
 
     found: layout.Layout
@@ -61,7 +60,6 @@ class Selection:
     clients: tuple[str, ...]
     owner: np.ndarray
     missing: tuple[str, ...]
-    without_training: tuple[str, ...]
 
     def indices(self, split: str, client: int | None = None) -> np.ndarray:
         """Samples of a split, of one client or of all; int64, sorted."""
@@ -87,7 +85,7 @@ class BigEarthNet(FederatedDataset):
         flagged_metadata: path of the table of patches with snow, cloud or shadow; null looks beside `metadata`.
         season: months of acquisition: `summer` (June, July, August, as in FedMAD), `all`, or a list of months, 1 to 12.
         flagged: also take patches with seasonal snow, cloud or shadow.
-        countries: clients; null takes every country that has training patches in the season.
+        countries: clients, one each; null takes every country that has patches in the season.
         missing: what to do with patches of the tables that are not on disk: `error`, or `leave_out` (and record them).
         bands: what a network takes, in its order; null takes B02, B03, B04, B05, B06, B07, B08, B8A, B11, B12.
         image_size: side in pixels that batches are resized to; null keeps 120.
@@ -200,22 +198,15 @@ class BigEarthNet(FederatedDataset):
         if missing and (self.missing == "error" or len(missing) == len(rows)):
             raise DataError(faults.not_on_disk(found.images, missing, len(rows)))
         rows = rows.take(present)
-        trained = rows.country[rows.split == layout.SPLITS.index("train")]
-        lacking = [name for name in wanted if layout.COUNTRIES.index(name) not in trained]
-        if self.countries is not None and lacking:
-            raise DataError(faults.no_training(lacking[0], season))
-        clients = tuple(name for name in wanted if name not in lacking)
-        if not clients:
-            raise DataError(faults.no_training(there[0], season))
-        position = np.full(len(layout.COUNTRIES), -1, np.int64)
+        clients = tuple(name for name in wanted if layout.COUNTRIES.index(name) in rows.country)
+        gone = [name for name in self.countries or () if name not in clients]
+        if gone:
+            raise DataError(faults.no_patches_of(gone[0], season, clients))
+        position = np.zeros(len(layout.COUNTRIES), np.int64)
         position[[layout.COUNTRIES.index(name) for name in clients]] = np.arange(len(clients))
-        without = tuple(name for name in lacking if layout.COUNTRIES.index(name) in rows.country)
-        rows = rows.take(position[rows.country] >= 0)
-        if not (rows.split == layout.SPLITS.index("test")).any():
-            raise DataError(faults.no_test(clients, season))
         # A client's training samples lie together in the pack, so that reading them stays in one part of the file.
         rows = rows.take(np.lexsort((rows.split, position[rows.country])))
-        return Selection(found, store, rows, clients, position[rows.country], missing, without)
+        return Selection(found, store, rows, clients, position[rows.country], missing)
 
     def spec(self, selection: Selection) -> PackSpec:
         """How the patches are packed: all ten bands at native size, whatever a network takes."""
@@ -291,7 +282,6 @@ class BigEarthNet(FederatedDataset):
                 "sha256": hash_ids(selection.missing),
                 "ids": list(selection.missing[:MANY]),
             },
-            "without_training": list(selection.without_training),
             "scores": SCORES,
             "protocols": list(self.protocols),
             "class_names": list(layout.CLASSES),

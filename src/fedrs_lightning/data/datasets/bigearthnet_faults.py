@@ -141,16 +141,6 @@ def nothing_left(path: Path, season: str) -> str:
     return f"{path}: no patches left ({season}); set season: all, or check the table"
 
 
-def no_training(country: str, season: str) -> str:
-    """A client without training data."""
-    return f"country {country} has no training patches ({season}); take it out of countries or change season"
-
-
-def no_test(countries: Sequence[str], season: str) -> str:
-    """Nothing to test on."""
-    return f"{', '.join(countries)}: no country has test patches ({season}); add countries or change season"
-
-
 def not_on_disk(images: Path, missing: Sequence[str], total: int) -> str:
     """Rows of the table without a patch."""
     return (
