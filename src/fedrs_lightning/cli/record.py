@@ -114,6 +114,7 @@ def conclude(
         digest=engine.digest(),
         digest_model=engine.digest_model(),
         cost=cost,
+        setup_bytes=federation.setup_bytes,
     )
     store.write_result(result)
     if config.run.plot:

@@ -31,6 +31,7 @@ def summarise(
     digest: str,
     digest_model: str,
     cost: Mapping[str, int] | None = None,
+    setup_bytes: Mapping[str, int] | None = None,
     label: str | None = None,
     status: str = "complete",
 ) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def summarise(
         digest: digest of server state and all client memories.
         digest_model: digest of the server's `model/*` keys.
         cost: operations, parameters and bytes, as `fedrs flops` counts them; None if nobody counted.
+        setup_bytes: sent (`up`) and received (`down`) by all clients once before round 1; not in `bytes`, which is of the rounds.
         label: name of the run in tables; None takes `method`.
         status: `complete`, or another word when the run ended early.
 
@@ -104,6 +106,7 @@ def summarise(
         "digest": digest,
         "digest_model": digest_model,
         "bytes": {way: sum(record.get("bytes", {}).get(way, 0) for record in rounds) for way in ("up", "down")},
+        "setup_bytes": {"up": 0, "down": 0} | dict(setup_bytes or {}),
         "wall_seconds": sum(record.get("timing", {}).get("seconds", 0.0) for record in rounds),
         "cost": None if cost is None else dict(cost),
         "optimizer_steps": sum(row.get("num_steps", 0) for row in rows if row.get("phase") == "train"),
