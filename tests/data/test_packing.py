@@ -1,7 +1,5 @@
 import json
-import multiprocessing
 import os
-import signal
 import time
 
 import numpy as np
@@ -11,32 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrs_lightning.data.building import cache_folder
-from fedrs_lightning.data.field_source import Field
 from fedrs_lightning.data.file_source import FileSource
-from fedrs_lightning.data.packing import PackedSource, PackSpec, fingerprint, pack, pack_folder
+from fedrs_lightning.data.packing import PackedSource, pack, pack_folder
 from fedrs_lightning.errors import DataError
 
-
-def decode(path):
-    values = np.frombuffer(path.read_bytes(), dtype=np.uint16)
-    return values.reshape(2, 3, 3)
-
-
-def make_spec(folder, count=150, settings=None, decode=decode):
-    """Samples of two arrays: what a file holds, and the upper left part of it as bytes."""
-    folder.mkdir(exist_ok=True)
-    rng = np.random.default_rng(0)
-    files = {f"a/{number}.bin": folder / f"{number}.bin" for number in range(count)}
-    for path in files.values():
-        if not path.exists():
-            path.write_bytes(rng.integers(0, 65536, 18).astype(np.uint16).tobytes())
-
-    def arrays(number):
-        values = decode(folder / f"{number}.bin")
-        return {"image": values, "part": (values[:, :2, :2] >> 8).astype(np.uint8)}
-
-    fields = {"image": Field((2, 3, 3), "uint16"), "part": Field((2, 2, 2), "uint8")}
-    return PackSpec("numbers", list(files), fields, settings or {"kind": "raw"}, lambda: fingerprint(files.items()), arrays)
+from .numbers import decode, make_spec
 
 
 def open_pack(folder):
@@ -147,48 +124,6 @@ def test_a_source_that_changes_while_it_is_packed_is_refused(tmp_path, cache):
     with pytest.raises(DataError, match="changed while it was packed; run the command again"):
         pack(make_spec(tmp_path / "source", decode=changing), cache)
     assert names(cache) == []
-
-
-def test_killed_half_way_is_not_mistaken_for_a_pack(tmp_path, cache):
-    """A process that dies while packing; then the same pack is made whole, and the remains go when they are old."""
-
-    def dying(path):
-        if path.stem == "100":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return decode(path)
-
-    spec = make_spec(tmp_path / "source")
-    victim = multiprocessing.get_context("fork").Process(target=pack, args=(make_spec(tmp_path / "source", decode=dying), cache))
-    victim.start()
-    victim.join()
-    assert victim.exitcode == -signal.SIGKILL
-    (left,) = names(cache)
-    assert left.startswith(".building-")
-    assert not pack_folder(spec, cache).exists()
-    os.utime(cache / left, (0, 0))
-    made = pack(spec, cache)
-    assert names(cache) == [made.name]
-    assert np.array_equal(open_pack(made).fields["image"], np.stack([decode(path) for path in paths(spec, tmp_path / "source")]))
-
-
-def test_two_processes_at_the_same_time(tmp_path, cache):
-    context = multiprocessing.get_context("fork")
-    gate = context.Barrier(3)
-
-    def slow(path):
-        if path.stem == "0":
-            gate.wait(30)  # nobody goes on before all three are packing
-        return decode(path)
-
-    slow_spec = make_spec(tmp_path / "source", decode=slow)
-    workers = [context.Process(target=pack, args=(slow_spec, cache)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0, 0, 0]
-    assert len(names(cache)) == 1
-    assert len(open_pack(cache / names(cache)[0])) == 150
 
 
 @pytest.mark.parametrize("damage", ["truncated", "index", "moments", "other shape"])

@@ -1,25 +1,84 @@
-"""Build folders of the cache: each appears by one rename of a finished folder.
+"""Pack folders of the cache: interrupted ones are taken up again, finished ones appear by one rename.
 
-A pack that exists is whole, whoever else packs at the same time and whatever was interrupted.
+A pack that exists is whole, whoever else packs at the same time and whatever was interrupted. In the making it is a
+folder `.building-<its name>`, which a lock gives to one process at a time.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+from fedrs_lightning.data.shards import FULL, Plan, damages, make
 from fedrs_lightning.errors import DataError
 
-STALE_SECONDS = 24 * 3600.0
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+BUILDING = ".building-"
+STALE_SECONDS = 3 * 24 * 3600.0
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+@dataclass
+class Pack:
+    """What became of one pack.
+
+    Attributes:
+        folder: of the pack.
+        samples: in it.
+        nbytes: of its arrays.
+        made: samples that were made now; the others were there.
+        seconds: that it took.
+        damages: what is wrong with it, where it was checked.
+    """
+
+    folder: Path
+    samples: int
+    nbytes: int
+    made: int = 0
+    seconds: float = 0.0
+    damages: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Orders:
+    """How packs are made below, and what became of them.
+
+    Attributes:
+        threads: at a time; None takes one a core.
+        verify: check the packs that are there and make none.
+        packs: in the order in which they were asked for.
+    """
+
+    threads: int | None = None
+    verify: bool = False
+    packs: list[Pack] = field(default_factory=list)
+
+
+_ORDERS: ContextVar[Orders | None] = ContextVar("orders", default=None)
+
+
+@contextmanager
+def packing(threads: int | None = None, verify: bool = False) -> Iterator[Orders]:
+    """Whatever is packed in the body follows these orders, however deep below a data set packs."""
+    orders = Orders(threads, verify)
+    token = _ORDERS.set(orders)
+    try:
+        yield orders
+    finally:
+        _ORDERS.reset(token)
 
 
 def cache_folder(given: str | os.PathLike[str] | None) -> Path:
@@ -35,75 +94,142 @@ def cache_folder(given: str | os.PathLike[str] | None) -> Path:
     return Path.home() / ".cache" / "fedrs-lightning"
 
 
-def build(final: Path, name: str, state: Callable[[], str], write: Callable[[Path], None]) -> Path:
-    """Make a pack folder if it does not exist yet, by one rename of a finished one.
+def build(current: Callable[[], Path], name: str, plan: Plan, threads: int | None = None) -> Path:
+    """Make a pack folder if it does not exist yet.
 
     Args:
-        final: the folder, in the cache.
+        current: the folder that belongs to the source as it is now; it must not change while it is packed.
         name: of what is packed, for messages.
-        state: fingerprint of the source; it must not change while it is packed.
-        write: fills a folder.
+        plan: what the folder holds.
+        threads: at a time, unless orders say otherwise; None takes one a core.
+
+    Returns:
+        The folder.
 
     Raises:
-        DataError: what `write` raises; the source changed meanwhile; or the cache cannot be written.
+        DataError: what `plan.fill` raises; the source changed meanwhile; or the cache cannot be written. What is finished
+            stays for the next run only in the last case.
     """
-    if final.is_dir():
+    orders = _ORDERS.get() or Orders()
+    final, start = current(), time.monotonic()
+    pack = Pack(final, plan.count, plan.count * plan.bytes_each)
+    orders.packs.append(pack)
+    if orders.verify:
+        pack.damages = damages(final, orders.threads) if final.is_dir() else ["is not packed yet, or the source changed"]
         return final
-    cache = final.parent
-    building = cache / f".building-{final.name}-{uuid.uuid4().hex[:12]}"
+    needed, cache = pack.nbytes, final.parent
     try:
-        building.mkdir(parents=True)
-        _remove_stale(cache, final.name)
-        before = state()
-        write(building)
-        if state() != before:
-            raise DataError(f"{cache}: the source of {name} changed while it was packed; run the command again")
-        try:
-            building.rename(final)
-        except OSError:
-            if not final.is_dir():  # another process finished the same pack first: the same content
-                raise
+        if not final.is_dir():
+            cache.mkdir(parents=True, exist_ok=True)
+            _remove_stale(cache, final)
+            with _building(final, name) as folder:
+                if folder is not None:
+                    pack.made = _make(folder, final, current, name, plan, orders.threads or threads)
     except OSError as error:
         place = error.filename or cache
-        raise DataError(f"{place}: cannot write the pack ({error.strerror}); free space, or set cache_dir or FEDRS_CACHE") from None
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+        if error.errno not in FULL:
+            raise DataError(f"{place}: cannot write the pack ({error.strerror}); free space, or set cache_dir or FEDRS_CACHE") from None
+        raise DataError(_full(error, final, needed)) from None
+    pack.seconds = time.monotonic() - start
     return final
 
 
-def flush_folder(folder: Path) -> None:
-    """Put every file of a finished pack on the disk before it gets its name."""
-    for path in folder.iterdir():
-        with path.open("rb") as handle:
-            os.fsync(handle.fileno())
+def _make(folder: Path, final: Path, current: Callable[[], Path], name: str, plan: Plan, threads: int | None) -> int:
+    try:
+        made = make(folder, plan, threads, f"packing {name}")
+        if current() != final:
+            raise DataError(f"{final.parent}: the source of {name} changed while it was packed; run the command again")
+    except DataError:
+        shutil.rmtree(folder, ignore_errors=True)  # a file that was mended, or a source that changed, is another pack
+        raise
+    try:
+        folder.rename(final)
+    except OSError:
+        if not final.is_dir():  # where there are no locks, another process may have finished the same pack first
+            raise
+    return made
 
 
-def in_threads(work: Callable[[int], int], items: Iterable[int], threads: int, title: str, total: int) -> None:
-    """Do all items, each giving the number of steps it stands for, with a progress bar.
+def _full(error: OSError, final: Path, needed: int) -> str:
+    free = shutil.disk_usage(final.parent).free
+    reason = "the file would be larger than the file system or a limit (ulimit -f) allows" if error.errno == errno.EFBIG else error.strerror
+    kept = "; what is finished is kept for the next run" if (final.parent / f"{BUILDING}{final.name}").is_dir() else ""
+    return (
+        f"{final.parent}: cannot write the pack ({reason}): {final.name} needs {_size(needed)} and {_size(free)} are free; "
+        f"free space, or set cache_dir or FEDRS_CACHE{kept}"
+    )
 
-    Threads, as the decoders release the interpreter lock. Results are awaited in order, so the first faulty file in
-    sample order is the one that is named.
-    """
-    with ThreadPoolExecutor(max_workers=min(threads, os.cpu_count() or 1)) as pool, progress_bar() as progress:
-        bar = progress.add_task(title, total=total)
-        futures = [pool.submit(work, item) for item in items]
+
+def _size(count: float) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if count >= factor:
+            return f"{count / factor:,.1f} {unit}"
+    return f"{count / 1e3:,.1f} kB"
+
+
+@contextmanager
+def _building(final: Path, name: str) -> Iterator[Path | None]:
+    """A folder in which only this process works; None when another one finished the pack meanwhile."""
+    folder, lock = final.with_name(f"{BUILDING}{final.name}"), final.with_name(f"{BUILDING}{final.name}.lock")
+    with _locked(lock, f"{name} is being packed by another process; waiting for it") as locked:
+        if final.is_dir():
+            yield None
+            return
+        if not locked:
+            folder = final.with_name(f"{BUILDING}{final.name}-{uuid.uuid4().hex[:12]}")
+        folder.mkdir(exist_ok=True)
         try:
-            for future in futures:
-                progress.advance(bar, future.result())
+            yield folder
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def progress_bar() -> Progress:
-    """A bar on a terminal, nothing elsewhere."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-
-
-def _remove_stale(cache: Path, name: str) -> None:
-    """Remove what interrupted runs left behind; a running one is younger."""
-    for folder in cache.glob(f".building-{name}-*"):
-        with suppress(FileNotFoundError):  # its owner may have just renamed it
-            if time.time() - folder.stat().st_mtime > STALE_SECONDS:
+            if not locked:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path, waiting: str | None) -> Iterator[bool]:
+    """Hold the lock; False where the file system has none.
+
+    Args:
+        path: of the lock file.
+        waiting: said while another process has it; None raises BlockingIOError instead of waiting.
+    """
+    handle = _take(path, waiting)
+    try:
+        yield handle is not None
+    finally:
+        if handle is not None:
+            path.unlink(missing_ok=True)  # before it is let go: who waited for it sees that, and makes another
+            os.close(handle)
+
+
+def _take(path: Path, waiting: str | None) -> int | None:
+    while fcntl is not None:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if waiting is None:
+                    raise
+                print(waiting, file=sys.stderr, flush=True)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(handle)):
+                return handle
+        except OSError as error:
+            os.close(handle)
+            if error.errno in _NO_LOCKS:
+                path.unlink(missing_ok=True)
+                return None
+            raise
+        os.close(handle)  # its owner removed the file while we waited
+    return None
+
+
+def _remove_stale(cache: Path, final: Path) -> None:
+    """Remove what interrupted runs of other packs left behind long ago; one that is running is younger, or locked."""
+    own = f"{BUILDING}{final.name}"
+    for path in cache.glob(f"{BUILDING}*"):
+        with suppress(FileNotFoundError, BlockingIOError):  # its owner may have just renamed it, or is at work
+            if path.name.removesuffix(".lock") != own and time.time() - path.stat().st_mtime > STALE_SECONDS:
+                with _locked(path.with_name(path.name.removesuffix(".lock") + ".lock"), None):
+                    shutil.rmtree(path, ignore_errors=True)

@@ -7,28 +7,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from fedrs_lightning.data.building import build, flush_folder, in_threads
+from fedrs_lightning.data.building import build
 from fedrs_lightning.data.crops import CropIndex, crop_index, owned
-from fedrs_lightning.data.field_source import as_bits
+from fedrs_lightning.data.field_source import Field, as_bits, moments_of
 from fedrs_lightning.data.packing import fingerprint
 from fedrs_lightning.data.palettes import IGNORE
 from fedrs_lightning.data.rasters import Buffered
+from fedrs_lightning.data.shards import Plan, Put
 from fedrs_lightning.data.tiles import Tile
 from fedrs_lightning.errors import DataError, RunError
 from fedrs_lightning.files import read_json
 
-FORMAT = 1
+FORMAT = 2
 THREADS = 4  # tiles at a time: bounds memory
-READ = 32 * 2**20  # bytes
 
 Role = Literal["train", "test"]
 
@@ -90,16 +88,18 @@ class CropPack:
         try:
             about = read_json(folder / "index.json")
             arrays = [np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in ("images", "masks")]
-            tables = [np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("moments", "pixels", "counts")]
+            tables = [np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("moments", "pixels", "counts", "unknown")]
+            bands = about["arrays"]["images"]["shape"][0]
         except (RunError, OSError, ValueError) as error:
             raise DataError(f"{folder}: the pack is damaged ({error}); delete this folder, it is made again") from None
-        self.folder, self.digest, self.unknown = folder, str(about["sha256"]), dict(about["unknown"])
+        self.folder, self.digest = folder, str(about["sha256"])
         self.images, self.masks = arrays
-        self.moments, self.pixels, self.counts = tables
+        self.moments, self.pixels, self.counts, unknown = tables
         self.index = crop_index([(name, height, width) for name, height, width in about["tiles"]], about["size"], about["overlap"])
-        shape = (len(self.index), about["bands"], about["size"], about["size"])
+        shape = (len(self.index), bands, about["size"], about["size"])
         if self.images.shape != shape or self.masks.shape != (shape[0], *shape[2:]) or any(len(table) != shape[0] for table in tables):
             raise DataError(f"{folder}: the pack is damaged (images {self.images.shape}); delete this folder, it is made again")
+        self.unknown = {self.index.tiles[self.index.tile[crop]]: int(unknown[crop]) for crop in np.flatnonzero(unknown)}
         self.image_bits, self.mask_bits = as_bits(self.images), as_bits(self.masks)
 
     def __len__(self) -> int:
@@ -127,102 +127,67 @@ def pack_crops(spec: CropSpec, cache: Path) -> Path:
     Raises:
         DataError: a tile cannot be decoded, or the cache cannot be written; names the file.
     """
-    return build(crops_folder(spec, cache), spec.name, spec.source, lambda folder: _write(spec, folder))
+    return build(lambda: crops_folder(spec, cache), f"{spec.name} ({spec.role})", _plan(spec), THREADS)
 
 
-def _write(spec: CropSpec, folder: Path) -> None:
+def _plan(spec: CropSpec) -> Plan:
+    """One shard a tile."""
     index = spec.index()
-    count, side = len(index), spec.size
-    first = np.searchsorted(index.tile, np.arange(len(spec.tiles) + 1))
-    moments, pixels = np.zeros((count, 2, spec.bands), np.int64), np.zeros(count, np.int64)
-    counts, unknown = np.zeros((count, spec.num_classes + 1), np.int64), [0] * len(spec.tiles)
-    writers = [
-        _Writer(folder / "images.npy", np.dtype(spec.dtype), (count, spec.bands, side, side)),
-        _Writer(folder / "masks.npy", np.dtype(np.uint8), (count, side, side)),
-    ]
+    bounds = np.searchsorted(index.tile, np.arange(len(spec.tiles) + 1)).tolist()
 
-    def fill(number: int) -> int:
-        tile, crops = spec.tiles[number], range(int(first[number]), int(first[number + 1]))
-        height, width = tile.size
-        bottom, right = min(side, height), min(side, width)
-        with tile.open() as opened:
-            images, ids = Buffered(opened.image), Buffered(opened.ids)
-            rows = columns = np.empty(0, np.int64)
+    def fill(first: int, stop: int, put: Put) -> dict[str, np.ndarray]:
+        return _cut(spec, index, range(first, stop), put)
+
+    return Plan(
+        arrays={"images": Field((spec.bands, spec.size, spec.size), spec.dtype), "masks": Field((spec.size, spec.size), "uint8")},
+        tables={
+            "moments": Field((2, spec.bands), "int64"),
+            "pixels": Field((), "int64"),
+            "counts": Field((spec.num_classes + 1,), "int64"),
+            "unknown": Field((), "int64"),
+        },
+        bounds=bounds,
+        fill=fill,
+        about={
+            "format": FORMAT,
+            "role": spec.role,
+            "size": spec.size,
+            "overlap": spec.overlap,
+            "settings": spec.settings,
+            "tiles": [[tile.id, *tile.size] for tile in spec.tiles],
+        },
+    )
+
+
+def _cut(spec: CropSpec, index: CropIndex, crops: range, put: Put) -> dict[str, np.ndarray]:
+    """Cut one tile into its crops; gives their tables, with the tile's unknown pixels in the row of its first crop."""
+    tile, side, count = spec.tiles[index.tile[crops[0]]], spec.size, len(crops)
+    height, width = tile.size
+    bottom, right = min(side, height), min(side, width)
+    moments, pixels = np.zeros((count, 2, spec.bands), np.int64), np.full(count, bottom * right)
+    counts, unknown = np.zeros((count, spec.num_classes + 1), np.int64), np.zeros(count, np.int64)
+    with tile.open() as opened:
+        images, ids = Buffered(opened.image), Buffered(opened.ids)
+        rows = columns = np.empty(0, np.int64)
+        if spec.role == "test":
+            row_starts, column_starts = np.unique(index.row[crops]), np.unique(index.column[crops])
+            rows, columns = row_starts[owned(row_starts, height, side)], column_starts[owned(column_starts, width, side)]
+        for place, crop in enumerate(crops):
+            row, column = int(index.row[crop]), int(index.column[crop])
+            image = np.zeros((spec.bands, side, side), dtype=spec.dtype)
+            mask = np.full((side, side), IGNORE, dtype=np.uint8)
+            image[:, :bottom, :right] = images.rows(row, row + bottom)[:, :, column : column + right]
+            mask[:bottom, :right] = ids.rows(row, row + bottom)[0, :, column : column + right]
             if spec.role == "test":
-                row_starts, column_starts = np.unique(index.row[crops]), np.unique(index.column[crops])
-                rows, columns = row_starts[owned(row_starts, height, side)], column_starts[owned(column_starts, width, side)]
-            for crop in crops:
-                row, column = int(index.row[crop]), int(index.column[crop])
-                image = np.zeros((spec.bands, side, side), dtype=spec.dtype)
-                mask = np.full((side, side), IGNORE, dtype=np.uint8)
-                image[:, :bottom, :right] = images.rows(row, row + bottom)[:, :, column : column + right]
-                mask[:bottom, :right] = ids.rows(row, row + bottom)[0, :, column : column + right]
-                if spec.role == "test":
-                    mine = (rows[row : row + bottom] == row)[:, None] & (columns[column : column + right] == column)
-                    mask[:bottom, :right][~mine] = IGNORE
-                wide = image[:, :bottom, :right].astype(np.int64)
-                moments[crop, 0], moments[crop, 1] = wide.sum(axis=(1, 2)), np.square(wide).sum(axis=(1, 2))
-                pixels[crop] = bottom * right
-                found = np.bincount(mask.ravel(), minlength=256)
-                counts[crop, :-1], counts[crop, -1] = found[: spec.num_classes], found[IGNORE]
-                writers[0].put(crop, image)
-                writers[1].put(crop, mask)
-            unknown[number] = opened.finish()
-        return 1
-
-    try:
-        in_threads(fill, range(len(spec.tiles)), THREADS, f"cutting {spec.name} ({spec.role})", len(spec.tiles))
-    finally:
-        for writer in writers:
-            writer.close()
-    for name, table in (("moments", moments), ("pixels", pixels), ("counts", counts)):
-        np.save(folder / f"{name}.npy", table, allow_pickle=False)
-    about = {
-        "format": FORMAT,
-        "role": spec.role,
-        "size": side,
-        "overlap": spec.overlap,
-        "bands": spec.bands,
-        "settings": spec.settings,
-        "sha256": _digest(folder / "images.npy", folder / "masks.npy"),
-        "tiles": [[tile.id, *tile.size] for tile in spec.tiles],
-        "unknown": {tile.id: found for tile, found in zip(spec.tiles, unknown, strict=True) if found},
-    }
-    (folder / "index.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
-    flush_folder(folder)
-
-
-class _Writer:
-    """Entries of a .npy file in any order, by plain writes: dirty pages of a memory map would count as memory."""
-
-    def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self.offset = 0
-        if shape[0]:
-            array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-            self.offset = int(array.offset)
-            del array
-        else:
-            np.save(path, np.empty(shape, dtype), allow_pickle=False)
-        self.bytes = dtype.itemsize * int(np.prod(shape[1:]))
-        self._handle = os.open(path, os.O_RDWR)
-
-    def put(self, number: int, entry: np.ndarray) -> None:
-        content, place = memoryview(entry.tobytes()), self.offset + number * self.bytes
-        while content:
-            written = os.pwrite(self._handle, content, place)
-            content, place = content[written:], place + written
-
-    def close(self) -> None:
-        os.close(self._handle)
-
-
-def _digest(*paths: Path) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as handle:
-            for block in iter(partial(handle.read, READ), b""):
-                digest.update(block)
-    return digest.hexdigest()
+                mine = (rows[row : row + bottom] == row)[:, None] & (columns[column : column + right] == column)
+                mask[:bottom, :right][~mine] = IGNORE
+            moments[place] = moments_of(image[None, :, :bottom, :right])[0]
+            found = np.bincount(mask.ravel(), minlength=256)
+            counts[place, :-1], counts[place, -1] = found[: spec.num_classes], found[IGNORE]
+            put("images", crop, image)
+            put("masks", crop, mask)
+        unknown[0] = opened.finish()
+    return {"moments": moments, "pixels": pixels, "counts": counts, "unknown": unknown}
 
 
 def _relative(path: Path, folder: Path) -> str:

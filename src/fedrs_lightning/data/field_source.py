@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,17 @@ class Field:
     """One array of a sample.
 
     Attributes:
-        shape: [C, H, W].
-        dtype: `uint8` or `uint16`.
+        shape: such as [C, H, W].
+        dtype: NumPy's name; `uint8` or `uint16` where batches are gathered from it.
     """
 
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sample."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
     def bits(self) -> torch.dtype:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrs_lightning.data.building import in_threads
 from fedrs_lightning.data.field_source import FieldSource, moments_of
 from fedrs_lightning.data.packing import PackSpec
+from fedrs_lightning.data.progress import Meter, in_threads
 
 THREADS = min(16, os.cpu_count() or 1)
 
@@ -50,5 +50,6 @@ class FileSource(FieldSource):
                 found[name][number] = moments_of(values[None])[0]
             return 1
 
-        in_threads(measure, range(len(self)), THREADS, f"reading {self.spec.name}", len(self))
+        size = sum(field.nbytes for field in self.about.values())
+        in_threads(measure, range(len(self)), THREADS, Meter(f"reading {self.spec.name}", len(self), 0, size))
         return found

@@ -18,13 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrs_lightning.data.building import build, flush_folder, in_threads
+from fedrs_lightning.data.building import build
 from fedrs_lightning.data.field_source import Field, FieldSource, as_bits, moments_of
+from fedrs_lightning.data.shards import Plan, Put, shard_bounds
 from fedrs_lightning.errors import DataError, RunError
 from fedrs_lightning.files import read_json
 
 FORMAT = 2
-CHUNK = 64  # samples of one work item
+SHARD = 128 * 2**20  # bytes
+CHUNK, CHUNK_BYTES = 64, 4 * 2**20  # samples that a thread decodes at a time
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class PackedSource(FieldSource):
     def __init__(self, folder: Path, extras: Mapping[str, Tensor]) -> None:
         try:
             index = read_json(folder / "index.json")
-            about = {name: Field(tuple(field["shape"]), field["dtype"]) for name, field in index["fields"].items()}
+            about = {name: Field(tuple(field["shape"]), field["dtype"]) for name, field in index["arrays"].items()}
             ids = tuple(index["sample_ids"])
             # Copy on write: torch wants writable memory, the file stays untouched.
             self.fields: dict[str, np.ndarray] = {
@@ -108,6 +110,7 @@ def pack_folder(spec: PackSpec, cache: Path) -> Path:
     """Folder of the pack that belongs to the source as it is now; it may not exist yet."""
     key = {
         "format": FORMAT,
+        "shard": SHARD,
         "source": spec.source(),
         "ids": list(spec.ids),
         "fields": {name: asdict(field) for name, field in spec.fields.items()},
@@ -131,39 +134,25 @@ def pack(spec: PackSpec, cache: Path, threads: int | None = None) -> Path:
     Raises:
         DataError: the first sample, in their order, that cannot be decoded; or the cache cannot be written.
     """
-    return build(pack_folder(spec, cache), spec.name, spec.source, lambda folder: _write(spec, folder, threads))
+    return build(lambda: pack_folder(spec, cache), spec.name, _plan(spec), threads)
 
 
-def _write(spec: PackSpec, folder: Path, threads: int | None) -> None:
-    count = len(spec.ids)
-    arrays = {
-        name: np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=np.dtype(field.dtype), shape=(count, *field.shape))
-        for name, field in spec.fields.items()
-    }
-    moments = {name: np.empty((count, 2, field.shape[0]), dtype=np.int64) for name, field in spec.fields.items()}
-
-    def fill(start: int) -> int:
-        stop = min(start + CHUNK, count)
-        for number in range(start, stop):
+def _plan(spec: PackSpec) -> Plan:
+    def fill(first: int, stop: int, put: Put) -> dict[str, np.ndarray]:
+        arrays = {name: np.empty((stop - first, *field.shape), field.dtype) for name, field in spec.fields.items()}
+        for number in range(first, stop):
             for name, values in spec.decode(number).items():
-                arrays[name][number] = values
-        for name, array in arrays.items():
-            moments[name][start:stop] = moments_of(array[start:stop])
-        return stop - start
+                arrays[name][number - first] = values
+        for name, values in arrays.items():
+            put(name, first, values)
+        return {f"{name}.moments": moments_of(values) for name, values in arrays.items()}
 
-    in_threads(fill, range(0, count, CHUNK), threads or 16, f"packing {spec.name}", count)
-    digest = hashlib.sha256()
-    for name, array in arrays.items():
-        array.flush()
-        for start in range(0, count, 1024):
-            digest.update(array[start : start + 1024].data)
-        np.save(folder / f"{name}.moments.npy", moments[name], allow_pickle=False)
-    index = {
-        "format": FORMAT,
-        "fields": {name: asdict(field) for name, field in spec.fields.items()},
-        "settings": spec.settings,
-        "sha256": digest.hexdigest(),
-        "sample_ids": list(spec.ids),
-    }
-    (folder / "index.json").write_text(json.dumps(index) + "\n", encoding="utf-8")
-    flush_folder(folder)
+    size = sum(field.nbytes for field in spec.fields.values())
+    return Plan(
+        arrays=spec.fields,
+        tables={f"{name}.moments": Field((2, field.shape[0]), "int64") for name, field in spec.fields.items()},
+        bounds=shard_bounds(len(spec.ids), size, SHARD),
+        fill=fill,
+        about={"format": FORMAT, "settings": spec.settings, "sample_ids": list(spec.ids)},
+        step=min(CHUNK, max(1, CHUNK_BYTES // size)),
+    )
