@@ -23,7 +23,7 @@ from fedrs_lightning.data.datasets.vaihingen import Vaihingen
 from fedrs_lightning.data.packing import PackedSource, pack, pack_folder
 from fedrs_lightning.errors import DataError
 
-from .numbers import decode, make_spec
+from .number_files import decode, make_spec
 
 FORK = multiprocessing.get_context("fork")
 COUNT, SHARD = 150, 20  # samples

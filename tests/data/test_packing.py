@@ -13,7 +13,7 @@ from fedrs_lightning.data.file_source import FileSource
 from fedrs_lightning.data.packing import PackedSource, pack, pack_folder
 from fedrs_lightning.errors import DataError
 
-from .numbers import decode, make_spec
+from .number_files import decode, make_spec
 
 
 def open_pack(folder):
