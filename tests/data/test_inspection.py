@@ -110,8 +110,8 @@ class Memory(FederatedDataset):
 
     num_classes, in_channels, class_names = 4, 4, ("water", "forest", "a very long class name that no table has room for", "absent")
 
-    def __init__(self, seed=0):
-        rng = np.random.default_rng(seed)
+    def __init__(self, clients=2):
+        rng, self.clients = np.random.default_rng(0), clients
         self.fine = rng.integers(0, 5000, (30, 3, 8, 8)).astype(np.uint16)
         self.coarse = rng.integers(0, 9000, (30, 1, 4, 4)).astype(np.uint16)
         self.label = (rng.random((30, 4)) < [0.5, 0.5, 0.2, 0]).astype(np.float32)
@@ -131,7 +131,9 @@ class Memory(FederatedDataset):
             return {name: torch.from_numpy(array[indices]) for name, array in arrays.items()}
 
         source = type("Source", (), {"gather": staticmethod(gather), "__len__": lambda self: 30})()
-        clients = tuple(ClientSplit(number, name, np.arange(10 * number, 10 * number + 10)) for number, name in enumerate(("Malta", "x/y")))
+        names = ("Malta", "x/y", "Nowhere")[: self.clients]
+        shares = (np.arange(10), np.arange(10, 20), np.empty(0, np.int64))
+        clients = tuple(ClientSplit(number, name, shares[number]) for number, name in enumerate(names))
         return Federation(source, clients, np.arange(20, 30), np.empty(0, np.int64), None, {}, [str(number) for number in range(30)])
 
 
@@ -196,11 +198,13 @@ def test_pictures_of_masks_and_of_many_labels(tmp_path, layouts, capsys, monkeyp
     assert main(["data", "inspect", "--config", str(config), "--out", str(tmp_path / "a"), "--examples", "3"]) == 0
     assert "impervious surfaces" in capsys.readouterr().out
     assert is_png(tmp_path / "a" / "samples-0-four-0.png")
-    monkeypatch.setattr("fedrs_lightning.cli.data_config.dataset_of", lambda *_: (Memory(), 0))
+    monkeypatch.setattr("fedrs_lightning.cli.data_config.dataset_of", lambda *_: (Memory(clients=3), 0))
     assert main(["data", "inspect", "--config", "any.yaml", "--out", str(tmp_path / "b")]) == 0
     out = capsys.readouterr().out
     assert "2017-06-01 (4), 2017-06-02 (3)" in out
     assert max(cell_len(line) for line in out[: out.index("4 pictures")].splitlines()) <= 80
+    assert "some clients have none to train on" in out  # the third
+    assert sorted(path.name for path in (tmp_path / "b").glob("samples-*")) == ["samples-0-Malta.png", "samples-1-x-y.png"]
     assert is_png(tmp_path / "b" / "samples-1-x-y.png")
 
 

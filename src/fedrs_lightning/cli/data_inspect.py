@@ -104,12 +104,14 @@ def _draw(found: Inspection, dataset: FederatedDataset, federation: Federation, 
         for band, row in zip(client["train"]["bands"], rows, strict=True):
             histograms.setdefault(band["band"], [None] * len(names))[place] = row
             widths[band["band"]] = found.bin_width[band["field"]]
-    title = f"{facts['dataset']}{synthetic}: share of training pixels by value, of {facts['pixels_of']}"
+    title = f"{facts['dataset']}{synthetic}: training pixels by value (height: square root), of {facts['pixels_of']}"
     drawn.append(plot_band_histograms(histograms, widths, names, folder / "bands.png", title))
     segmentation = facts["kind"] == "segmentation"
     named_classes, colours = (classes, palette(classes)) if segmentation else ((), None)
     for client, name in zip(federation.clients, names, strict=True):
         shown = found.examples[client.id]
+        if not len(shown):
+            continue
         samples = examples_of(federation.source, shown, client, dataset)
         texts = [_text(federation.sample_ids[index], samples.label, place, classes) for place, index in enumerate(shown)]
         slug = re.sub(r"[^A-Za-z0-9.-]+", "-", client.name).strip("-.") or "client"

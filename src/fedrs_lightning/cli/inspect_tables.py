@@ -34,7 +34,9 @@ def show(facts: dict[str, Any]) -> None:
 
 def _samples(console: Console, facts: dict[str, Any]) -> None:
     own = any("test" in client for client in facts["clients"])
-    table = _table(console, f"samples; weights largest : smallest = {brief_number(float(facts['largest_to_smallest']))}", "client")
+    ratio = facts["largest_to_smallest"]
+    weights = "some clients have none to train on" if ratio is None else f"weights largest : smallest = {brief_number(ratio)}"
+    table = _table(console, f"samples; {weights}", "client")
     for title in ("train", "own test", "weight") if own else ("train", "weight"):
         table.add_column(title, justify="right")
     table.add_column("lacks in training")
@@ -58,13 +60,14 @@ def _classes(console: Console, facts: dict[str, Any]) -> None:
     """Classes by split: training data of each client, then the test and validation data of all."""
     columns = [(str(client["id"]), client["train"]["class_counts"]) for client in facts["clients"][:CLIENTS]]
     common = [("all", facts["train"]["class_counts"])]
-    common += [(name, facts[name]["class_counts"]) for name in ("test", "validation") if facts[name]["num_samples"]]
+    common += [(name[:4], facts[name]["class_counts"]) for name in ("test", "validation") if facts[name]["num_samples"]]
     classes = list(enumerate(facts["class_names"]))
-    title = f"training {facts['counted']} of each class by client (columns: client ids)"
+    having = "that have each class" if facts["kind"] == "multi-label" else "of each class"
+    title = f"training {facts['counted']} {having}, by client (columns: client ids)"
     _wide(console, title, "class", classes, [*columns, *common], lambda counts, number: counts[number])
     own = [(str(client["id"]), client["test"]["class_counts"]) for client in facts["clients"][:CLIENTS] if "test" in client]
     if own:
-        title = f"{facts['counted']} of each class in the own test sets"
+        title = f"{facts['counted']} {having} in the own test sets"
         _wide(console, title, "class", classes, own, lambda counts, number: counts[number])
 
 
@@ -109,7 +112,7 @@ def _bands(console: Console, facts: dict[str, Any]) -> None:
             table.add_row(brief_name(band["band"], NAME), *map(brief_number, values))
         console.print(table)
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for client in facts["clients"][:CLIENTS]:
+    for client in [client for client in facts["clients"][:CLIENTS] if client["train"]["bands"]]:
         groups.setdefault(tuple(band["band"] for band in client["train"]["bands"]), []).append(client)
     for names, members in groups.items():
         for title, key in (("mean", "mean"), ("deviation", "deviation"), ("median", "p50")):

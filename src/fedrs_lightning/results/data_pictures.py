@@ -74,7 +74,7 @@ def plot_class_heat_map(
 def plot_band_histograms(
     histograms: Mapping[str, Sequence[np.ndarray | None]], widths: Mapping[str, int], clients: Sequence[str], out: Path, title: str
 ) -> Path:
-    """One panel a band, one line a client: share of pixels by value, smoothed to at most 96 bins.
+    """One panel a band, one line a client: square root of the share of pixels by value, at most 48 bins.
 
     The axis of values ends at the 99.5th percentile of all clients, and is logarithmic where the median lies below a
     twelfth of that.
@@ -98,10 +98,8 @@ def plot_band_histograms(
                 continue
             band, tables = list(histograms.items())[place]
             edges, logarithmic = _edges(np.sum([table for table in tables if table is not None], axis=0), widths[band])
-            for client, table in enumerate(tables):
-                if table is None:
-                    continue
-                density = _density(table, widths[band], edges)
+            densities = {client: _density(table, widths[band], edges) for client, table in enumerate(tables) if table is not None}
+            for client, density in densities.items():
                 colour = "#55555555" if many else COLOURS[client % len(COLOURS)]
                 style = "-" if many else _style(client)
                 axes.step(
@@ -109,7 +107,8 @@ def plot_band_histograms(
                 )
             axes.set_xscale("log" if logarithmic else "linear")
             axes.set_xlim(edges[0], edges[-1])
-            axes.set_ylim(bottom=0)
+            axes.set_yscale("function", functions=(_root, np.square))
+            axes.set_ylim(0, 1.05 * max(float(density.max()) for density in densities.values()))
             axes.set_yticks([])
             axes.tick_params(labelsize=7)
             axes.set_title(band, fontsize=9)
@@ -122,18 +121,22 @@ def plot_band_histograms(
         return save(figure, out)
 
 
+def _root(share: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.maximum(share, 0))  # matplotlib asks for values below 0 too
+
+
 def _style(number: int) -> Any:
     return STYLES[number // len(COLOURS) % len(STYLES)]
 
 
 def _edges(counts: np.ndarray, width: int) -> tuple[np.ndarray, bool]:
-    """Edges of at most 96 bins between the 0.5th and the 99.5th percentile of a histogram, and whether they grow."""
+    """Edges of at most 48 bins between the 0.5th and the 99.5th percentile of a histogram, and whether they grow."""
     cumulated = np.cumsum(counts)
     low, middle, high = (int(value) * width for value in np.searchsorted(cumulated, np.array([0.005, 0.5, 0.995]) * cumulated[-1]))
     high += width
     logarithmic = middle > 0 and high > 12 * middle
     first = max(low, width) if logarithmic else low
-    steps = max(1, min(96, (high - first) // width))
+    steps = max(1, min(48, (high - first) // width))
     wide = np.geomspace(first, high, steps + 1) if logarithmic else np.linspace(first, high, steps + 1)
     return np.unique((wide / width).round().astype(np.int64)) * width, logarithmic
 
@@ -178,7 +181,7 @@ def plot_samples(sheet: Sheet, out: Path, title: str) -> Path:
     number = len(sheet.texts)
     lines = max(text.count("\n") + 1 for text in sheet.texts)
     with mpl.rc_context({**STYLE, "axes.grid": False}):
-        size = (max(6.0, 1.75 * number + 0.5), 1.75 * len(pictures) + 0.17 * lines + 0.8 + (0.5 if sheet.classes else 0))
+        size = (max(6.0, 1.75 * number + 0.5), 1.62 * len(pictures) + 0.13 * lines + 0.4 + (0.5 if sheet.classes else 0))
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(len(pictures), number, squeeze=False)
         for row, (name, content) in zip(grid, pictures.items(), strict=True):
