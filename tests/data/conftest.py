@@ -29,6 +29,17 @@ def sample(tmp_path_factory) -> Path:
     return out
 
 
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory) -> Path:
+    """BigEarthNet, ten summer patches of each of the eight countries and five more. Read only."""
+    from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
+    from fedrs_lightning.data.synth.bigearthnet_archive import write_sample as write_archive
+
+    out = tmp_path_factory.mktemp("synthetic") / "archive"
+    write_archive(out, BigEarthNetSample())
+    return out
+
+
 @pytest.fixture
 def copied(sample, tmp_path) -> Path:
     """A copy of the sample that a test may damage."""

@@ -5,7 +5,7 @@ All sizes are in metres; a finer grid shows the same ground in more detail. Ever
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -184,6 +184,8 @@ def borders(owner: np.ndarray) -> np.ndarray:
 
 def shrink(pixels: np.ndarray, factor: int) -> np.ndarray:
     """Average blocks of factor x factor pixels; [C, H, W] to [C, H / factor, W / factor]."""
+    if factor == 1:
+        return pixels
     bands, height, width = pixels.shape
     return pixels.reshape(bands, height // factor, factor, width // factor, factor).mean(axis=(2, 4), dtype=np.float32)
 
@@ -199,11 +201,12 @@ def blur(pixels: np.ndarray, sigma: float) -> np.ndarray:
         padding = [(0, 0), (0, 0), (0, 0)]
         padding[axis] = (reach, reach)
         padded, size = np.pad(pixels, padding, mode="reflect"), pixels.shape[axis]
-        pixels = sum(weight * padded.take(range(step, step + size), axis=axis) for step, weight in enumerate(kernel))
+        steps = [(slice(None),) * axis + (slice(step, step + size),) for step in range(len(kernel))]
+        pixels = sum(weight * padded[part] for weight, part in zip(kernel, steps, strict=True))
     return pixels
 
 
-@cache
+@lru_cache(maxsize=256)
 def _low_pass(size: int, length: float) -> np.ndarray:
     """Frequency response that turns white noise into unit-variance noise of correlation length `length` pixels."""
     down, right = np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :]

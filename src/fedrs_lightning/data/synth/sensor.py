@@ -19,9 +19,14 @@ def top_of_atmosphere(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarra
         rng: of the tile.
     """
     haze = np.float32(rng.lognormal(0, 0.16))
-    gain = np.exp(rng.normal(0, 0.05, len(spectra.BANDS))).astype(np.float32)
+    return surface(pixels, rng, haze * _PATH[:, None, None])
+
+
+def surface(pixels: np.ndarray, rng: np.random.Generator, path: np.ndarray | float = 0.0, spread: float = 0.05) -> np.ndarray:
+    """Add a random gain of the scene and each band (its logarithm by `spread`), `path` radiance and sensor noise; float32 [10, H, W]."""
+    gain = np.exp(rng.normal(0, spread, len(spectra.BANDS))).astype(np.float32)
     noise = 0.0012 * rng.standard_normal(pixels.shape, dtype=np.float32)
-    return gain[:, None, None] * pixels + haze * _PATH[:, None, None] + noise
+    return gain[:, None, None] * pixels + path + noise
 
 
 def to_rgb(pixels: np.ndarray) -> np.ndarray:

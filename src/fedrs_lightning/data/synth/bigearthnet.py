@@ -1,0 +1,112 @@
+"""Synthetic patches of BigEarthNet: what decides their bytes, and how one is rendered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedrs_lightning.data.datasets.bigearthnet_files import SIDE
+from fedrs_lightning.data.synth import bigearthnet_defects as defects
+from fedrs_lightning.data.synth import sensor, spectra
+from fedrs_lightning.data.synth.bigearthnet_places import Patch, class_weights, largest, patches
+from fedrs_lightning.data.synth.bigearthnet_scene import PATCH_SIDE, PIXEL, labels, paint
+from fedrs_lightning.data.synth.scene import Scene, blur, shrink
+from fedrs_lightning.data.synth.shift import SpectralShift, spatial_style
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.seeding import numpy_stream
+
+SIZES = {"tiny": 10, "small": 120, "medium": 2500}
+"""Summer patches of each of the eight countries."""
+
+_POINT_SPREAD = 0.45  # pixels of 10 m: standard deviation of the instrument's blur
+_GAIN = 0.025  # between scenes of one day, after the atmospheric correction
+_SNOW = np.asarray([0.88, 0.88, 0.87, 0.86, 0.84, 0.82, 0.80, 0.77, 0.09, 0.07], dtype=np.float32)
+_CLOUD = np.asarray([0.86, 0.85, 0.85, 0.85, 0.86, 0.86, 0.86, 0.85, 0.62, 0.50], dtype=np.float32)
+_BARE = [spectra.INDEX[name] for name in ("conifer", "broadleaf", "scrub", "orchard", "water_clear", "water_turbid")]
+
+
+@dataclass(frozen=True)
+class BigEarthNetSample:
+    """Everything that decides the bytes of a sample.
+
+    Attributes:
+        seed: of all draws.
+        patches: summer patches of each of the eight countries.
+        spectral_shift: S in [0, 1], between countries.
+        spatial_shift: T in [0, 1], between countries: layout, and how often the classes occur.
+        defects: names of faults to inject.
+    """
+
+    seed: int = 0
+    patches: int = SIZES["tiny"]
+    spectral_shift: float = 0.0
+    spatial_shift: float = 0.0
+    defects: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("spectral_shift", "spatial_shift"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+        if not 1 <= self.patches <= largest():
+            raise ConfigError(f"patches of a country must be in 1..{largest()}, got {self.patches}")
+        defects.check(self.defects, self.patches)
+
+    def all_patches(self) -> list[Patch]:
+        """Every patch of the archive."""
+        return patches(self.patches)
+
+
+def paint_patch(sample: BigEarthNetSample, patch: Patch) -> tuple[Scene, np.ndarray]:
+    """The painted ground of one patch, and the class of each pixel, int64 [120, 120]."""
+    rng = numpy_stream(sample.seed, "synth", "bigearthnet", patch.country, patch.kind, patch.number)
+    scene = Scene(PATCH_SIDE, PIXEL, rng, spatial_style(sample.seed, patch.domain, sample.spatial_shift))
+    return scene, paint(scene, class_weights(patch.country, sample.spatial_shift))
+
+
+def render(sample: BigEarthNetSample, patch: Patch) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Render one patch.
+
+    Returns:
+        Each of the twelve bands in its own size, reflectance x 10000 and at least 1, uint16 [H, W]; and which of the 19
+        classes cover more than 5 %, bool [19].
+    """
+    scene, regions = paint_patch(sample, patch)
+    if patch.kind in ("winter", "snow"):
+        scene.state += np.float32(0.45)  # leaves and crops are gone
+        scene.shade -= np.float32(0.3)  # the sun is low
+    pixels = scene.reflectance()
+    if patch.kind == "snow":
+        pixels = _snow(scene, pixels)
+    pixels = SpectralShift(sample.seed, patch.domain, sample.spectral_shift)(pixels)
+    if patch.kind == "cloud":
+        pixels = _cloud(scene, pixels)
+    pixels = blur(pixels, float(np.hypot(_POINT_SPREAD, scene.style.blur)))
+    return to_bands(sensor.surface(pixels, scene.rng, spread=_GAIN)), labels(regions)
+
+
+def to_bands(pixels: np.ndarray) -> dict[str, np.ndarray]:
+    """Reflectance float32 [10, 120, 120] to the twelve band files; coarser bands are means of blocks."""
+    b = dict(zip(spectra.BANDS, pixels, strict=True))
+    b |= {"B01": 0.85 * b["B02"], "B09": 1.02 * b["B8A"]}  # aerosol and water vapour, made from their neighbours
+    found = {}
+    for name, side in SIDE.items():
+        values = shrink(b[name][None], len(b[name]) // side)[0]
+        found[name] = np.rint(np.clip(values * 10000, 1, 65535)).astype(np.uint16)
+    return found
+
+
+def _snow(scene: Scene, pixels: np.ndarray) -> np.ndarray:
+    """Snow on open ground, little of it on trees, none on water."""
+    depth = np.clip(0.9 + 0.5 * scene.noise(150), 0, 1) * np.where(np.isin(scene.material, _BARE), 0.18, 0.95)
+    depth[np.isin(scene.material, _BARE[-2:])] = 0
+    white = _SNOW[:, None, None] * np.exp(0.1 * scene.noise(40))
+    return (pixels + depth * (white - pixels)).astype(np.float32)
+
+
+def _cloud(scene: Scene, pixels: np.ndarray) -> np.ndarray:
+    """A broken cloud and its shadow to the north-west."""
+    thickness = np.clip(0.7 * (scene.noise(330) + 0.25 * scene.noise(70)) - 0.1, 0, 1)
+    shadow = np.roll(thickness, (-28, -22), axis=(0, 1))
+    dark = pixels * (1 - 0.6 * shadow)
+    return (dark + thickness * (_CLOUD[:, None, None] - dark)).astype(np.float32)
