@@ -22,7 +22,7 @@ from fedrs_lightning.engine.strategy import ClientParallelStrategy
 from fedrs_lightning.methods import FedAvg
 from fedrs_lightning.results.store import RunStore
 from fedrs_lightning.seeding import numpy_stream, rng_stream
-from fedrs_lightning.tasks import ClassificationTask, Task
+from fedrs_lightning.tasks import ClassificationTask, MultilabelTask, Task
 from fedrs_lightning.types import Batch
 
 SIZES = (5, 23, 11, 8, 14, 9)
@@ -58,6 +58,36 @@ def make_federation(sizes: Sequence[int] = SIZES, own_test: bool = False, valida
     transform = ImageTransform(mean=[0.4] * 3, std=[0.2] * 3, scale=1 / 255)
     held = np.arange(starts[-1] + test, starts[-1] + test + validation)
     return Federation(source, clients, common, held, transform, {"synthetic": True}, [f"{index}.jpg" for index in range(len(source))])
+
+
+class SeveralLabels:
+    """The same images with several labels each: class c, and class c + 1 where an image's number is even.
+
+    Classes of `never` are told in no label.
+    """
+
+    def __init__(self, images: Images, never: Sequence[int] = ()) -> None:
+        self.images = images
+        classes = torch.arange(CLASSES)
+        second = (images.labels + torch.where(torch.arange(len(images)) % 2 == 0, 1, 0)) % CLASSES
+        self.labels = ((classes == images.labels[:, None]) | (classes == second[:, None])).float()
+        self.labels[:, list(never)] = 0
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def gather(self, indices: np.ndarray | Tensor, *, pin_memory: bool = False) -> Batch:
+        return self.images.gather(indices) | {"label": self.labels[torch.as_tensor(indices)]}
+
+
+def make_several(never: Sequence[int] = (), **options: Any) -> Federation:
+    """`make_federation` with several labels an image; own test data are what results report."""
+    federation = make_federation(own_test=True, **options)
+    return replace(federation, source=SeveralLabels(federation.source, never), headline="personal_own")  # type: ignore[arg-type]
+
+
+def multilabel_task() -> MultilabelTask:
+    return MultilabelTask("resnet18", CLASSES, 3, width=4, stem="small", class_names=["crop", "forest, mixed", "sand", "water"])
 
 
 @dataclass

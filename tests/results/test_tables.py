@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.results.plots import plot_clients
 from fedrs_lightning.results.render import FORMATS, render
 from fedrs_lightning.results.tables import collect, tabulate
 
@@ -122,6 +123,24 @@ def test_protocols_are_not_mixed_up(make_run):
     text = render([table], collection, "markdown")
     assert "| Centralised | global/overall_accuracy |" in text
     assert "different protocols" in text
+
+
+def test_a_pooled_headline_has_its_client_mean_and_global_value_beside_it(make_run):
+    stores = [make_run(method="FedAvg"), make_run(method="FedMAD")]
+    for store in stores:
+        result = store.result()
+        mean = "personal_common/overall_accuracy"
+        for rule in ("final", "last4"):
+            result[rule][f"{mean}_pooled"] = result[rule][mean] + 0.1
+        store.write_result(result | {"headline": result["headline"] | {"metric": "overall_accuracy_pooled"}})
+    rows, collection = rows_of(stores)
+    columns, final = rows["FedAvg"]["columns"], stores[0].result()["final"]
+    assert list(columns) == ["last round", "mean of last rounds", "client mean, last round", "global, last round"]
+    assert columns["last round"]["mean"] == pytest.approx(columns["client mean, last round"]["mean"] + 0.1)
+    assert columns["global, last round"]["mean"] == final["global/overall_accuracy"]
+    assert rows["FedMAD"]["columns"]["global, last round"] is None
+    assert "client mean, last round [%]" in render(tabulate(collection), collection, "markdown")
+    assert plot_clients(stores, stores[0].path / "clients.png") is not None
 
 
 def test_experiments_share_no_table(make_run):

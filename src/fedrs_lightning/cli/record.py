@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fedrs_lightning.errors import FedrsError
@@ -96,6 +96,7 @@ def conclude(
         {"client": split.id, "name": split.name, "num_samples": len(split.train)} | ({"domain": split.domain} if split.domain else {})
         for split in federation.clients
     ]
+    absent = rounds[-1].get("absent_classes", {}).get(protocol, [])
     result = summarise(
         rounds,
         store.clients(),
@@ -109,7 +110,8 @@ def conclude(
         metric=metric,
         protocols={name: text for name, text in PROTOCOLS.items() if name in used},
         members=members,
-        classes=_counting(rounds[-1]["metrics"], protocol, data.class_names),
+        classes=[name for name in data.class_names if name not in absent],
+        absent_classes=absent,
         synthetic_data=bool(federation.manifest.get("synthetic")),
         digest=engine.digest(),
         digest_model=engine.digest_model(),
@@ -119,12 +121,6 @@ def conclude(
     store.write_result(result)
     if config.run.plot:
         draw(engine, store, data, federation)
-
-
-def _counting(metrics: dict[str, float], protocol: str, classes: Sequence[str]) -> list[str]:
-    """Classes that enter the scores: all, or under mIoU those that have an IoU because they are labelled or predicted."""
-    scored = [name for name in classes if any(key.startswith(f"{protocol}/iou/{name}") for key in metrics)]
-    return scored or list(classes)
 
 
 def report(store: RunStore, state: str = "") -> None:

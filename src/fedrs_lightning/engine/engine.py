@@ -287,6 +287,7 @@ class Engine:
             "bytes": {"up": gathered.bytes_up, "down": sum(down for _, down in busy)},
             "num_steps": gathered.num_steps,
             "counts": evaluation.counts,
+            **({"absent_classes": evaluation.absent} if evaluation.absent else {}),
             "timing": {"idle_fraction": 1 - sum(seconds) / (max(seconds) * len(seconds)) if max(seconds) > 0 else 0.0},
         }
 

@@ -1,4 +1,4 @@
-"""Evaluation under named protocols, shared out over ranks; integer states are summed, ratios taken once.
+"""Evaluation under named protocols, shared out over ranks; counts are summed and samples gathered, scores taken once.
 
     global            one model, the common test set; only where a method has one model
     personal_common   each client's composed model on the common test set
@@ -10,6 +10,7 @@ Where a method has a single model, every client's composed model is that model, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,8 +33,8 @@ PROTOCOLS = {
     "global": "the one global model on the common test set",
     "personal_common": "each client's composed model on the common test set; mean over clients, plain and weighted by training samples",
     "personal_own": (
-        "each client's composed model on its own test data; mean over clients, pooled over all clients (counts summed first), "
-        "and pooled per domain"
+        "each client's composed model on its own test data; mean over clients, pooled over all clients (counts summed or samples "
+        "gathered first), and pooled per domain"
     ),
     "validation": "each client's composed model on data held out of training; mean over clients",
 }
@@ -51,15 +52,19 @@ class Evaluation:
     """Results of one round.
 
     Attributes:
-        metrics: `protocol/score` with suffix `_weighted` (by training samples), `_min` (worst client), `_pooled` (counts of
-            all clients summed before the score is taken), `@<domain>` (pooled within a domain) or `_domain_mean`.
-        rows: one per client and protocol.
-        counts: the pooled integer states of each protocol, such as a confusion matrix, as nested lists.
+        metrics: `protocol/score` with suffix `_weighted` (by training samples), `_min` (worst client), `_pooled` (counts or
+            samples of all clients together before the score is taken), `@<domain>` (pooled within a domain) or `_domain_mean`.
+            A score without a value is left out.
+        rows: one per client and protocol; `absent_classes` where means over classes leave some out.
+        counts: the pooled integer states of each protocol, such as a confusion matrix, as nested lists. Gathered samples are
+            no counts.
+        absent: classes that the pooled data of each protocol do not show.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     counts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    absent: dict[str, list[str]] = field(default_factory=dict)
 
 
 class Evaluator:
@@ -112,7 +117,7 @@ class Evaluator:
         merged: dict[tuple[str, int], Metric] = {}
         for part in self.exchange.collect(mine):
             for unit, state in part:
-                merged.setdefault(unit, self.task.metric()).merge_state(state)
+                merged.setdefault(unit, self._empty()).merge_state(state)
         return self._summarise(merged)
 
     def _sets(self, client: ClientSplit) -> list[tuple[str, np.ndarray]]:
@@ -153,47 +158,49 @@ class Evaluator:
         return units
 
     def _score(self, indices: np.ndarray, first: int, step: int) -> dict[str, Any]:
-        metric = self.task.metric().to(self.fabric.device)
+        metric = self.task.metric()
         for _, batch in self.loader.ordered(indices, self.batch_size, first, step):
             with self.fabric.autocast():
                 output = self.task(batch["image"])
             self.task.update(metric, output, batch)
-        return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in metric.metric_state.items()}
+        return {name: _on_cpu(value) for name, value in metric.metric_state.items()}
+
+    def _empty(self) -> Metric:
+        """A metric for merging, on the CPU, where the ranks' states are."""
+        return self.task.metric().cpu()
+
+    def _scores(self, metric: Metric) -> dict[str, float]:
+        """The scores that have a value."""
+        return {name: value for name, value in self.task.scores(metric).items() if not math.isnan(value)}
 
     def _summarise(self, merged: dict[tuple[str, int], Metric]) -> Evaluation:
         result = Evaluation()
         for protocol in dict.fromkeys(name for name, _ in merged):
             metrics = {unit: metric for (name, unit), metric in sorted(merged.items(), key=lambda item: item[0]) if name == protocol}
             pooled = self._pool(metrics.values())
-            result.counts[protocol] = _plain_counts(pooled)
+            result.counts |= {protocol: counts} if (counts := _plain_counts(pooled)) else {}
+            result.absent |= {protocol: absent} if (absent := self.task.absent_classes(pooled)) else {}
             if protocol == "global":
-                result.metrics |= {f"global/{name}": value for name, value in self.task.scores(pooled).items()}
+                result.metrics |= {f"global/{name}": value for name, value in self._scores(pooled).items()}
                 continue
             clients = [client for client in self.federation.clients if client.id in metrics]
-            scores = {client.id: self.task.scores(metrics[client.id]) for client in clients}
+            scores = {client.id: self._scores(metrics[client.id]) for client in clients}
             result.metrics |= {f"{protocol}/{name}": value for name, value in _means(scores, clients).items()}
             if protocol != "personal_common":
-                result.metrics |= {f"{protocol}/{name}_pooled": value for name, value in self.task.scores(pooled).items()}
+                result.metrics |= {f"{protocol}/{name}_pooled": value for name, value in self._scores(pooled).items()}
             if protocol == "personal_own":
                 result.metrics |= {f"{protocol}/{name}": value for name, value in self._by_domain(metrics, clients).items()}
             sizes = {client.id: dict(self._sets(client)) for client in clients}
-            result.rows += [
-                {
-                    "client": client.id,
-                    "phase": "evaluate",
-                    "protocol": protocol,
-                    **scores[client.id],
-                    "num_test": len(sizes[client.id][protocol]),
-                }
-                for client in clients
-            ]
+            for client in clients:
+                row = {"client": client.id, "phase": "evaluate", "protocol": protocol} | scores[client.id]
+                absent = self.task.absent_classes(metrics[client.id])
+                result.rows.append(row | ({"absent_classes": absent} if absent else {}) | {"num_test": len(sizes[client.id][protocol])})
         return result
 
     def _by_domain(self, metrics: dict[int, Metric], clients: Sequence[ClientSplit]) -> dict[str, float]:
         domains = [domain for domain in dict.fromkeys(client.domain for client in clients) if domain]
         scores = {
-            domain: self.task.scores(self._pool([metrics[client.id] for client in clients if client.domain == domain]))
-            for domain in domains
+            domain: self._scores(self._pool([metrics[client.id] for client in clients if client.domain == domain])) for domain in domains
         }
         named = {f"{name}@{domain}": value for domain in domains for name, value in scores[domain].items()}
         for name in _names(scores.values()) if domains else []:
@@ -202,7 +209,7 @@ class Evaluator:
         return named
 
     def _pool(self, metrics: Iterable[Metric]) -> Metric:
-        pooled = self.task.metric()
+        pooled = self._empty()
         for metric in metrics:
             pooled.merge_state(metric)
         return pooled
@@ -213,7 +220,7 @@ def _names(scores: Iterable[Mapping[str, float]]) -> list[str]:
 
 
 def _means(scores: Mapping[int, Mapping[str, float]], clients: Sequence[ClientSplit]) -> dict[str, float]:
-    """Mean over the clients that have a score (a class absent from a client's test data has none there)."""
+    """Mean over the clients that have a score (none for a class that a client's test data do not show)."""
     means: dict[str, float] = {}
     for name in _names(scores.values()):
         having = [client for client in clients if name in scores[client.id]]
@@ -224,6 +231,13 @@ def _means(scores: Mapping[int, Mapping[str, float]], clients: Sequence[ClientSp
             means[f"{name}_weighted"] = float(values @ weights / weights.sum())
             means[f"{name}_min"] = float(values.min())
     return means
+
+
+def _on_cpu(state: Any) -> Any:
+    """Counts as they are; gathered samples, batch by batch on the device, as one tensor in the list."""
+    if isinstance(state, list):
+        return [torch.cat(state).cpu()] if state else []
+    return state.cpu()
 
 
 def _plain_counts(metric: Metric) -> dict[str, Any]:

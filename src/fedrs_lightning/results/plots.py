@@ -99,7 +99,7 @@ def plot_clients(stores: Sequence[RunStore], out: Path, metric: str | None = Non
     columns: dict[str, list[tuple[float, float]]] = {}
     for group in collect(stores).groups:
         for result in group.results:
-            column = name if result["headline"]["protocol"] == protocol else key
+            column = (name if result["headline"]["protocol"] == protocol else key).removesuffix("_pooled")  # of one client
             points = [(row[column], row.get("num_samples", 1)) for row in result["per_client"] if row.get(column) is not None]
             if points:
                 columns.setdefault(_named(group.label, group.experiment, stores), []).extend(points)

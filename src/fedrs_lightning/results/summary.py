@@ -27,6 +27,7 @@ def summarise(
     protocols: Mapping[str, str],
     members: Sequence[Mapping[str, Any]],
     classes: Sequence[str],
+    absent_classes: Sequence[str] = (),
     synthetic_data: bool,
     digest: str,
     digest_model: str,
@@ -50,6 +51,7 @@ def summarise(
         protocols: every protocol of this run with one sentence that says what it is.
         members: every client's `client` (id), `name` and `num_samples`, in order of id.
         classes: names of the classes that count in the metrics.
+        absent_classes: names of the classes that means over classes leave out, because the test data do not show them.
         synthetic_data: whether the images were generated.
         digest: digest of server state and all client memories.
         digest_model: digest of the server's `model/*` keys.
@@ -101,6 +103,7 @@ def summarise(
         "best": _best(rounds, metric),
         "per_client": _per_client(rows, members, last["round"], protocol),
         "classes": list(classes),
+        "absent_classes": list(absent_classes),
         "protocols": dict(protocols),
         "synthetic_data": synthetic_data,
         "digest": digest,

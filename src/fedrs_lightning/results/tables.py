@@ -28,6 +28,10 @@ HARMLESS_KEYS = (
 """Keys that say where a run was executed, not what was computed; a difference is noted, the runs are still one row."""
 
 
+POOLED = "_pooled"
+"""Suffix of a score over all clients' test data together."""
+
+
 @dataclass
 class Group:
     """Complete runs of one row: same experiment, label and configuration; one a seed."""
@@ -111,7 +115,8 @@ def tabulate(collection: Collection, metrics: Sequence[str] = ()) -> list[Table]
     Args:
         collection: what `collect` returned.
         metrics: names such as `overall_accuracy` (under the headline protocol) or `personal_own/overall_accuracy`;
-            empty takes the headline metric and, where a run has it, the same metric under `global`.
+            empty takes the headline metric and, where a run has it, the same metric under `global`; a pooled one has its
+            mean over clients beside it.
 
     Raises:
         ConfigError: no complete run has the metric; names the nearest one.
@@ -248,11 +253,12 @@ def _table(experiment: str, groups: list[Group], metrics: Sequence[str]) -> Tabl
             if any(cells):
                 columns[f"{metric}, {title}" if metric else title] = cells
                 lower.append(is_lower_better(metric or groups[0].headline[1]))
-    if not metrics and any(group.headline[0] != "global" for group in groups):
-        cells = [_cell(group, "final", f"global/{group.headline[1]}") for group in groups]
-        if any(cells):
-            columns["global, last round"] = cells
-            lower.append(is_lower_better(groups[0].headline[1]))
+    if not metrics:
+        for title, protocol in (("client mean, last round", None), ("global, last round", "global")):
+            cells = [_beside(group, protocol) for group in groups]
+            if any(cells):
+                columns[title] = cells
+                lower.append(is_lower_better(groups[0].headline[1]))
     # Under different protocols the same number means different things: the best is marked among equals only.
     pools = [["/".join(group.headline) for group in groups] if not metrics else [""] * len(groups)] * len(columns)
     marked = [_mark(cells, pool, low) for cells, pool, low in zip(columns.values(), pools, lower, strict=True)]
@@ -268,6 +274,15 @@ def _table(experiment: str, groups: list[Group], metrics: Sequence[str]) -> Tabl
         cells=[list(row) for row in zip(*marked, strict=True)] if marked else [[] for _ in groups],
         percent=percent,
     )
+
+
+def _beside(group: Group, protocol: str | None) -> Cell | None:
+    """What stands beside the headline: its score under another protocol, or, where it is pooled, its mean over clients."""
+    own, metric = group.headline
+    score = metric.removesuffix(POOLED)
+    if protocol == own or (protocol is None and score == metric):
+        return None
+    return _cell(group, "final", f"{protocol or own}/{score}")
 
 
 def _cell(group: Group, rule: str, key: str) -> Cell | None:
