@@ -104,7 +104,8 @@ def test_statistics_are_exact_and_cost_what_they_send():
     assert found.std[0][1] == pytest.approx((13 / 4 - (7 / 4) ** 2) ** 0.5)
     assert found.setup_bytes == {"up": 2 * 8 * (1 + 2 * 2), "down": 2 * 8 * 2 * 2}
     for kind, rows in (("published", 1), ("per_client", 2)):
-        own = statistics(kind, ([0.0, 0.0], [1.0, 1.0]), {"A": huge, "B": Sums((2, 2), (1, 3), (1, 5))}, ("b0", "b1"))
+        varying = {"A": huge, "B": Sums((2, 2), (1, 3), (1, 5))}
+        own = statistics(kind, ([0.0, 0.0], [1.0, 1.0]), varying, ("b0", "b1"))
         assert len(own.mean) == len(own.std) == rows
         assert own.setup_bytes == {"up": 0, "down": 0}
     with pytest.raises(DataError, match="client B: band b1 does not vary"):

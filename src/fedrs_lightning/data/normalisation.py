@@ -111,7 +111,5 @@ def _varying(sums: Sums, bands: Sequence[str], owner: str) -> tuple[list[float],
     mean, std = sums.mean_std()
     for band, deviation in zip(bands, std, strict=True):
         if deviation <= 0:
-            raise DataError(
-                f"band {band} of {owner} has no variation in the training samples; check its images, or use published statistics"
-            )
+            raise DataError(f"{owner}: band {band} does not vary over the training samples; check its images, or set normalise: published")
     return mean, std
