@@ -12,7 +12,7 @@ from fedrs_lightning.cli.data_options import DATASETS, DataParser, one_of
 from fedrs_lightning.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedrs_lightning.data.check import Report
+    from fedrs_lightning.data.check_report import Report
     from fedrs_lightning.data.partition import Partition
 
 

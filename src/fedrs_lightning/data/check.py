@@ -1,88 +1,24 @@
-"""`fedrs data check`: find every known fault of a data folder, each with its file and remedy."""
+"""`fedrs data check` for EuroSAT: every known fault, each with its file and remedy."""
 
 from __future__ import annotations
 
 import hashlib
-import random
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
-from rich.console import Console
-from rich.progress import track
 
+from fedrs_lightning.data.check_report import Report, drawn, watched
 from fedrs_lightning.data.datasets import eurosat_files as layout
 from fedrs_lightning.data.datasets.eurosat import EuroSAT
 from fedrs_lightning.data.partition import Partition
 from fedrs_lightning.errors import ConfigError, DataError
-from fedrs_lightning.files import read_json
-from fedrs_lightning.seeding import stream_seed
 
-Severity = Literal["error", "warning", "note"]
 HASHED_BYTES = 64 * 1024  # smaller files are read whole anyway, so duplicates among them cost nothing to find
 PLAIN = 3.0  # grey levels: tiles of open water vary less, and equal ones do occur in the real data set
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something to know about a data folder.
-
-    Attributes:
-        severity: `error` (the reader refuses it, or results would be wrong), `warning`, or `note`.
-        message: names the file, what is wrong and what to do.
-    """
-
-    severity: Severity
-    message: str
-
-
-@dataclass
-class Report:
-    """Outcome of a check.
-
-    Attributes:
-        dataset: name.
-        root: folder that was checked.
-        folder: where the class folders were found; empty if nowhere.
-        mode: `header`, or `deep` when everything was decoded.
-        checked: number of files looked into.
-        unit: of `counts`.
-        counts: samples, or pixels, of each class.
-        files: for each part of the data, how many tiles and files of each kind there are.
-        clients: samples of each class by client name, where clients were asked for.
-        synthetic: whether the data are synthetic.
-        findings: in the order found.
-    """
-
-    dataset: str
-    root: str
-    folder: str = ""
-    mode: Literal["header", "deep"] = "header"
-    checked: int = 0
-    unit: Literal["tiles", "pixels"] = "tiles"
-    counts: dict[str, int] = field(default_factory=dict)
-    files: dict[str, dict[str, int]] = field(default_factory=dict)
-    clients: dict[str, list[int]] = field(default_factory=dict)
-    synthetic: bool = False
-    findings: list[Finding] = field(default_factory=list)
-
-    def add(self, severity: Severity, message: str) -> None:
-        """Record a finding."""
-        self.findings.append(Finding(severity, message))
-
-    @property
-    def failed(self) -> bool:
-        """Whether there are errors."""
-        return any(finding.severity == "error" for finding in self.findings)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self) | {"failed": self.failed}
 
 
 def check_eurosat(
@@ -105,8 +41,6 @@ def check_eurosat(
         partition: also deal the training samples to clients, for the table.
         attributes: table for `ByAttribute`.
     """
-    if sample is not None and sample < 1:
-        raise ConfigError(f"--sample must be at least 1 file, got {sample}")
     report = Report("EuroSAT", str(root), mode="deep" if deep else "header")
     try:
         folder = layout.find_class_folder(root, bands)
@@ -121,14 +55,8 @@ def check_eurosat(
         report.add("warning", f"{path}: is not part of EuroSAT and is not read; move it out of the folder")
     labels = np.asarray([file.label for file in found.files], dtype=np.int64)
     report.counts = dict(zip(layout.CLASSES, np.bincount(labels, minlength=len(layout.CLASSES)).tolist(), strict=True))
-    files = found.files
-    if sample is not None and sample < len(files):
-        files = sorted(random.Random(stream_seed(seed, "check")).sample(files, sample), key=lambda file: (file.label, file.id))
-    _check_files(report, files, bands, deep)
-    marker = layout.synthetic_marker(folder)
-    if marker is not None:
-        report.synthetic = True
-        report.add("note", f"{marker}: synthetic data, made by {read_json(marker).get('generator', 'an unknown generator')}")
+    _check_files(report, drawn(found.files, sample, seed), bands, deep)
+    report.note_synthetic(layout.synthetic_marker(folder))
     if partition is not None and not report.failed:
         _deal(
             report, EuroSAT(str(root), partition, bands=bands, attributes=attributes), tuple(file.id for file in found.files), labels, seed
@@ -138,17 +66,10 @@ def check_eurosat(
 
 def _check_files(report: Report, files: Sequence[layout.SourceFile], bands: layout.BandChoice, deep: bool) -> None:
     look = _look_at_jpeg if bands == "rgb" else _look_at_geotiff
-    console, by_content = Console(stderr=True), defaultdict(list)
+    by_content = defaultdict(list)
     with ThreadPoolExecutor() as pool:
         results = pool.map(lambda file: look(file.path, deep), files)
-        for file, (fault, content) in track(
-            zip(files, results, strict=True),
-            "checking",
-            total=len(files),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        ):
+        for file, (fault, content) in watched(zip(files, results, strict=True), len(files)):
             if fault:
                 report.add("error", fault)
             elif content:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from fedrs_lightning.data.check import Report
+from fedrs_lightning.data.check_listing import HINT, Job, Listing
 from fedrs_lightning.data.check_rasters import Look
-from fedrs_lightning.data.check_segmentation import HINT, Job, Listing
+from fedrs_lightning.data.check_report import Report
 from fedrs_lightning.data.datasets import potsdam, vaihingen
 from fedrs_lightning.data.datasets.isprs import ConvertedFiles
 from fedrs_lightning.data.palettes import ISPRS, ISPRS_CONVERTED

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrs_lightning.data.check import Report
+from fedrs_lightning.data.check_listing import Job, Listing
 from fedrs_lightning.data.check_rasters import Look
-from fedrs_lightning.data.check_segmentation import Job, Listing
+from fedrs_lightning.data.check_report import Report
 from fedrs_lightning.data.datasets.loveda import RANGES, VALUES_HINT, list_files
 from fedrs_lightning.data.palettes import LOVEDA
 

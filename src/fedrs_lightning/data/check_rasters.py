@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedrs_lightning.data.check import Finding, Severity
+from fedrs_lightning.data.check_report import Finding, Severity
 from fedrs_lightning.data.palettes import MOST_UNKNOWN, TOLERANCE, ClassTable, Palette, Values
 from fedrs_lightning.data.rasters import GEOTIFF, Rows, open_rows
 from fedrs_lightning.errors import DataError
@@ -165,7 +165,7 @@ def _blocks(look: Look, raster: Rows, deep: bool) -> Iterator[np.ndarray]:
         for start in range(0, raster.height, _BLOCK):
             yield raster.rows(start, min(start + _BLOCK, raster.height))
     elif look.path.suffix.lower() in GEOTIFF:
-        missing = _missing_bytes(look.path)
+        missing = missing_bytes(look.path)
         if missing:
             raise DataError(f"{look.path}: is truncated ({missing} bytes are missing); replace it from the archive")
         start = max(0, raster.height // 2 - STRIP // 2)
@@ -174,7 +174,7 @@ def _blocks(look: Look, raster: Rows, deep: bool) -> Iterator[np.ndarray]:
         raise DataError(f"{look.path}: is truncated (no end mark); replace it from the archive")
 
 
-def _missing_bytes(path: Path) -> int:
+def missing_bytes(path: Path) -> int:
     """How much shorter a TIFF is than its directory says."""
     try:
         with Image.open(path) as image:

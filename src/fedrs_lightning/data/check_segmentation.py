@@ -2,68 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
-from fedrs_lightning.data.check import Report
+from fedrs_lightning.data.check_isprs import list_potsdam, list_vaihingen
+from fedrs_lightning.data.check_listing import Job, Listing
+from fedrs_lightning.data.check_loveda import list_loveda
 from fedrs_lightning.data.check_rasters import Look, look_at_image, look_at_label
-from fedrs_lightning.data.palettes import ClassTable
+from fedrs_lightning.data.check_report import Report, drawn, watched
 from fedrs_lightning.data.tiles import numeric, synthetic_marker
-from fedrs_lightning.errors import ConfigError, DataError
-from fedrs_lightning.files import read_json
-from fedrs_lightning.seeding import stream_seed
+from fedrs_lightning.errors import DataError
 
 SegmentationName = Literal["potsdam", "vaihingen", "loveda"]
-HINT = "this is a photo, not a label, or a label blended over one; are image and label interchanged?"
-
-
-@dataclass(frozen=True)
-class Job:
-    """Files of one tile that belong together.
-
-    Attributes:
-        id: of the tile.
-        part: row of the summary table, such as `train`.
-        images: name of a view to file and number of channels.
-        labels: name of a label set to file, table and remedy for unknown pixels.
-    """
-
-    id: str
-    part: str
-    images: Mapping[str, tuple[Path, int]]
-    labels: Mapping[str, tuple[Path, ClassTable, str]]
-
-
-@dataclass
-class Listing:
-    """What a folder holds.
-
-    Attributes:
-        folder: where it was found.
-        jobs: tiles.
-        classes: names.
-        usual: (height, width) of official tiles; None where they vary.
-        findings: about names and pairs, as (severity, message).
-        views: columns of the summary table.
-        after: a look at all tiles together: gets the report and, for each job, what was seen in its files by name.
-    """
-
-    folder: Path
-    jobs: list[Job]
-    classes: tuple[str, ...]
-    usual: tuple[int, int] | None
-    findings: list[tuple[Literal["error", "warning", "note"], str]] = field(default_factory=list)
-    views: tuple[str, ...] = ()
-    after: Callable[[Report, Sequence[tuple[Job, dict[str, Look]]], bool], None] | None = None
 
 
 def check_segmentation(dataset: SegmentationName, root: str, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
@@ -76,11 +30,6 @@ def check_segmentation(dataset: SegmentationName, root: str, deep: bool = False,
         sample: look into the files of this many tiles, drawn at random, instead of all.
         seed: of the sample.
     """
-    from fedrs_lightning.data.check_isprs import list_potsdam, list_vaihingen
-    from fedrs_lightning.data.check_loveda import list_loveda
-
-    if sample is not None and sample < 1:
-        raise ConfigError(f"--sample must be at least 1, got {sample}")
     title = {"potsdam": "Potsdam", "vaihingen": "Vaihingen", "loveda": "LoveDA"}[dataset]
     report = Report(title, str(root), mode="deep" if deep else "header", unit="pixels")
     try:
@@ -93,13 +42,8 @@ def check_segmentation(dataset: SegmentationName, root: str, deep: bool = False,
         report.add(severity, message)
     jobs = sorted(listing.jobs, key=lambda job: (job.part, numeric(job.id)))
     _count_files(report, listing, jobs)
-    if sample is not None and sample < len(jobs):
-        jobs = random.Random(stream_seed(seed, "check")).sample(jobs, sample)
-    marker = synthetic_marker(listing.folder)
-    if marker is not None:
-        report.synthetic = True
-        report.add("note", f"{marker}: synthetic data, made by {read_json(marker).get('generator', 'an unknown generator')}")
-    seen = _look(jobs, deep)
+    report.note_synthetic(synthetic_marker(listing.folder))
+    seen = _look(drawn(jobs, sample, seed), deep)
     _judge(report, listing, seen, deep)
     return report
 
@@ -114,16 +58,12 @@ def _count_files(report: Report, listing: Listing, jobs: Sequence[Job]) -> None:
 
 
 def _look(jobs: Sequence[Job], deep: bool) -> list[tuple[Job, dict[str, Look]]]:
-    console = Console(stderr=True)
-
     def look(job: Job) -> dict[str, Look]:
         seen = {name: look_at_image(path, bands, deep) for name, (path, bands) in job.images.items()}
         return seen | {name: look_at_label(path, table, deep, hint) for name, (path, table, hint) in job.labels.items()}
 
     with ThreadPoolExecutor() as pool:
-        found = pool.map(look, jobs)
-        progress = track(found, "checking", len(jobs), console=console, disable=not console.is_terminal, transient=True)
-        return list(zip(jobs, progress, strict=True))
+        return list(zip(jobs, watched(pool.map(look, jobs), len(jobs)), strict=True))
 
 
 def _judge(report: Report, listing: Listing, seen: Sequence[tuple[Job, dict[str, Look]]], deep: bool) -> None:
