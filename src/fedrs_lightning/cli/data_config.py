@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
 
 from jsonargparse import SUPPRESS, ArgumentParser
 
+from fedrs_lightning.cli.data_options import DataParser
 from fedrs_lightning.cli.messages import plain_message, refusal
 from fedrs_lightning.cli.mistakes import Schema, config_files, first_mistake
 from fedrs_lightning.cli.yaml_files import YamlFile
@@ -19,6 +21,20 @@ from fedrs_lightning.errors import ConfigError, FedrsError
 
 OTHERS = ("task", "method", "schedule", "optimizer", "fabric", "run", "resume")
 """Keys of an experiment file that say nothing about its data: whatever stands there is passed over."""
+
+
+EPILOG = """any option of the data set may be overridden as for fedrs fit, for example
+  --data.init_args.root DIR   --data.init_args.partition.init_args.alpha 0.1"""
+
+
+def config_parser(command: str, description: str) -> DataParser:
+    """Parser of a command that takes `--config FILE`; options `--data...` are taken out before (`data_options`)."""
+    style = argparse.RawDescriptionHelpFormatter
+    parser = DataParser(command, description=description, epilog=EPILOG, formatter_class=style, allow_abbrev=False)
+    parser.add_argument(
+        "--config", action="append", type=Path, metavar="FILE", help="experiment file, or data-set file (configs/data/*.yaml); repeatable"
+    )
+    return parser
 
 
 def data_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -39,7 +55,7 @@ def data_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return own, rest
 
 
-def dataset_of(configs: Sequence[Path], overrides: Sequence[str], seed: int | None = None) -> tuple[FederatedDataset, int]:
+def dataset_of(configs: Sequence[Path] | None, overrides: Sequence[str], seed: int | None = None) -> tuple[FederatedDataset, int]:
     """The data set that configs name, and the seed of its federation.
 
     Args:
@@ -50,8 +66,10 @@ def dataset_of(configs: Sequence[Path], overrides: Sequence[str], seed: int | No
     Raises:
         ConfigError: one line with file and line or option, the key, what is wrong, and the nearest valid name.
     """
+    if not configs and not overrides:
+        raise ConfigError("--config is missing; name an experiment file or a data-set file, such as configs/data/eurosat.yaml")
     arguments: list[str] = []
-    for path in configs:
+    for path in configs or ():
         content = YamlFile.read(path, "--config").content
         arguments += ["--data" if "class_path" in content else "--config", str(path)]
     arguments += overrides

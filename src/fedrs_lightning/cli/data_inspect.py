@@ -7,33 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedrs_lightning.cli.data_options import DataParser
 from fedrs_lightning.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedrs_lightning.data import FederatedDataset, Federation
     from fedrs_lightning.data.inspection import Inspection
 
-EPILOG = """any option of the data set may be overridden as for fedrs fit, for example
-  --data.init_args.root DIR   --data.init_args.partition.init_args.alpha 0.1"""
+DESCRIPTION = """Show what every client of a federation holds: samples, classes, label sets, bands, days. The data are packed first,
+as fedrs fit does."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Look at the data of a config, show and write what was found; returns the exit code."""
-    from fedrs_lightning.cli.data_config import data_options, dataset_of
+    from fedrs_lightning.cli.data_config import config_parser, data_options, dataset_of
 
     overrides, rest = data_options(argv)
-    parser = DataParser(
-        "fedrs data inspect",
-        description="Show what every client of a federation holds: samples, classes, label sets, bands, days. The data are packed first,\n"
-        "as fedrs fit does.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--config", action="append", type=Path, metavar="FILE", help="experiment file, or data-set file (configs/data/*.yaml); repeatable"
-    )
+    parser = config_parser("fedrs data inspect", DESCRIPTION)
     parser.add_argument(
         "--seed", type=int, metavar="N", help="of the federation and of the random parts (default: that of the config, or 0)"
     )
@@ -48,9 +37,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--examples", type=_positive, default=6, metavar="N", help="samples on each client's contact sheet (default 6)")
     options = parser.parse(rest)
-    if not options.config and not overrides:
-        raise ConfigError("--config is missing; name an experiment file or a data-set file, such as configs/data/eurosat.yaml")
-    dataset, seed = dataset_of(options.config or [], overrides, options.seed)
+    dataset, seed = dataset_of(options.config, overrides, options.seed)
     return _inspect(dataset, seed, options)
 
 

@@ -155,12 +155,13 @@ def _full(error: OSError, final: Path, needed: int) -> str:
     reason = "the file would be larger than the file system or a limit (ulimit -f) allows" if error.errno == errno.EFBIG else error.strerror
     kept = "; what is finished is kept for the next run" if (final.parent / f"{BUILDING}{final.name}").is_dir() else ""
     return (
-        f"{final.parent}: cannot write the pack ({reason}): {final.name} needs {_size(needed)} and {_size(free)} are free; "
+        f"{final.parent}: cannot write the pack ({reason}): {final.name} needs {size(needed)} and {size(free)} are free; "
         f"free space, or set cache_dir or FEDRS_CACHE{kept}"
     )
 
 
-def _size(count: float) -> str:
+def size(count: float) -> str:
+    """Bytes in words."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6)):
         if count >= factor:
             return f"{count / factor:,.1f} {unit}"

@@ -33,11 +33,10 @@ class Meter:
 
     def __init__(self, title: str, total: int, done: int = 0, bytes_each: float = 0.0, unit: str = "samples") -> None:
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(bytes_each, unit), TimeRemainingColumn())
         self.title, self.total, self.before, self.done, self.bytes_each, self.unit = title, total, done, done, bytes_each, unit
         self.start = self._told = time.monotonic()
         self._plain = not console.is_terminal
-        self._bars = Progress(*columns, console=console, disable=self._plain, transient=True)
+        self._bars = bars(console, bytes_each, unit)
         self._bar = self._bars.add_task(title, total=total, completed=done)
 
     def __enter__(self) -> Meter:
@@ -62,6 +61,12 @@ class Meter:
         left = f", {_duration((self.total - self.done) / speed)} left" if speed else ""
         share = f"{self.done:,} of {self.total:,} {self.unit} ({100 * self.done / max(self.total, 1):.0f} %)"
         return f"{self.title}: {share}, {rate(speed, self.bytes_each, self.unit)}{left}"
+
+
+def bars(console: Console, bytes_each: float, unit: str) -> Progress:
+    """Bars with rate and remaining time; nothing where the console is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(bytes_each, unit), TimeRemainingColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
 
 
 def rate(speed: float, bytes_each: float, unit: str = "samples") -> str:

@@ -1,0 +1,62 @@
+"""`fedrs data pack`: decode a data set once into memory-mapped arrays, before a run does it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedrs_lightning.cli.options import above
+
+if TYPE_CHECKING:
+    from fedrs_lightning.data.building import Pack
+
+DESCRIPTION = """Decode all images of a data set once into the cache, where every run finds them.
+What was interrupted goes on where it stopped; what is packed already is left as it is."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Pack or check the packs of a config; returns the exit code, 2 where a pack is damaged."""
+    from fedrs_lightning.cli.data_config import config_parser, data_options, dataset_of
+
+    overrides, rest = data_options(argv)
+    parser = config_parser("fedrs data pack", DESCRIPTION)
+    parser.add_argument("--jobs", type=above(1), metavar="N", help="threads (default: one a core, at most 16; four for large tiles)")
+    parser.add_argument("--verify", action="store_true", help="compare packs that are there with their hashes; make nothing")
+    options = parser.parse(rest)
+    dataset, _ = dataset_of(options.config, overrides)
+
+    from fedrs_lightning.data.building import packing
+
+    with packing(options.jobs, options.verify) as orders:
+        dataset.prepare()
+    if not orders.packs:
+        print("nothing to pack: this data set is read from its files")
+    for pack in orders.packs:
+        print(_checked(pack) if options.verify else _packed(pack))
+    damaged = [(pack.folder, damage) for pack in orders.packs for damage in pack.damages]
+    for folder, damage in damaged:
+        print(f"damaged: {folder}: {damage}", file=sys.stderr)
+    if any(folder.is_dir() for folder, _ in damaged):
+        print("delete the damaged folders; fedrs data pack makes them again", file=sys.stderr)
+    return 2 if damaged else 0
+
+
+def _packed(pack: Pack) -> str:
+    from fedrs_lightning.data.progress import rate
+
+    each = pack.nbytes / max(pack.samples, 1)
+    if not pack.made:
+        return f"there already: {_described(pack)}"
+    part = f"{pack.made:,} of them now, " if pack.made < pack.samples else ""
+    return f"packed: {_described(pack)}, {part}in {pack.seconds:.1f} s: {rate(pack.made / max(pack.seconds, 1e-9), each)}"
+
+
+def _checked(pack: Pack) -> str:
+    return f"{'damaged' if pack.damages else 'whole'}: {_described(pack)}"
+
+
+def _described(pack: Pack) -> str:
+    from fedrs_lightning.data.building import size
+
+    return f"{pack.folder}: {pack.samples:,} samples, {size(pack.nbytes)}"
