@@ -16,6 +16,7 @@ schedule: {{num_rounds: 1, local_epochs: 1, batch_size: 8}}
 
 
 def run(config, tmp_path, *options):
+    tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "real.yaml"
     path.write_text(config)
     common = [
@@ -84,3 +85,33 @@ def test_eurosat(data_root, tmp_path):
     assert len(scores) == 6
     assert all(-1 <= score <= 1 for score in scores)
     assert sum(len(client["train"]) for client in store.split()["clients"]) + len(store.split()["test"]) == 852
+
+
+@pytest.mark.parametrize("method", ["FedAvg", "FedMAD"])
+def test_bigearthnet_of_several_countries(method, data_root, tmp_path):
+    """Federated statistics are paid for, and a run from the files has the digest of one from the pack."""
+    config = f"""
+data: {ROOT}/configs/data/bigearthnet.yaml
+task: {{class_path: MultilabelTask, init_args: {{backbone: resnet18, width: 4, stem: small}}}}
+schedule: {{num_rounds: 1, local_epochs: 1, batch_size: 4}}
+"""
+    options = ["--data.init_args.root", data_root / "bigearthnet_v2_v1pixels", "--method", method]
+    options += ["--data.init_args.season", "all", "--data.init_args.countries", "[Finland, Ireland, Serbia, Austria]"]
+    options += ["--data.init_args.normalise", "federated", "--data.init_args.image_size", 24]
+    packed = run(config, tmp_path / "pack", *options).result()
+    assert packed["headline"]["metric"] == "micro_map_pooled"
+    assert packed["setup_bytes"] == {"up": 4 * 8 * 21, "down": 4 * 8 * 20}
+    assert {row["name"]: row["num_samples"] for row in packed["per_client"]} == {"Finland": 4, "Ireland": 2, "Serbia": 2, "Austria": 2}
+    assert run(config, tmp_path / "files", *options, "--data.init_args.storage", "files").result()["digest"] == packed["digest"]
+
+
+def test_bigearthnet_summer(data_root, tmp_path):
+    config = f"""
+data: {ROOT}/configs/data/bigearthnet.yaml
+task: {{class_path: MultilabelTask, init_args: {{backbone: resnet18, width: 4}}}}
+schedule: {{num_rounds: 1, local_epochs: 1, batch_size: 4}}
+"""
+    options = ["--data.init_args.root", data_root / "bigearthnet_v2", "--data.init_args.countries", "[Austria]", "--method", "FedMAD"]
+    store = run(config, tmp_path, *options)
+    assert store.manifest()["num_samples"] == 16
+    assert 0 < store.history()[-1]["metrics"]["personal_own/micro_map_pooled"] <= 1
