@@ -54,6 +54,11 @@ OPTIONS = [
     (["--config", "tinny.yaml"], "--config: no file tinny.yaml"),
     (["--config", "."], "--config: . is a folder; name a YAML file"),
     (["--config"], "--config needs a file"),
+    (
+        ["--task=MultilabelTask", "--task.backbone=resnet18", "--method=FedProto", "--data.root=nowhere"],
+        "FedProto needs one class per sample, and MultilabelTask has several labels each; choose another method",
+    ),
+    (["--task=MultilabelTask", "--task.backbone=resnet18"], "MultilabelTask: the data have one class an image; take task.class_path: "),
     (["--task.num_classes", "7"], "task.init_args.num_classes follows from the data set; leave it out"),
     # Values that the parser takes and a constructor refuses.
     (["--schedule.num_rounds", "0"], "schedule.num_rounds=0 must be at least 1"),

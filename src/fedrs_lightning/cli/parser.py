@@ -153,7 +153,7 @@ def instantiate(parser: ArgumentParser, config: Namespace) -> Any:
     """The objects that a configuration names: `data`, `task` (with its optimiser), `method`, `schedule`, `fabric`, `run`.
 
     Raises:
-        ConfigError: a constructor refuses its arguments.
+        ConfigError: a constructor refuses its arguments, or the method the task.
     """
     try:
         with rng_stream(config.seed, "model"):
@@ -164,6 +164,7 @@ def instantiate(parser: ArgumentParser, config: Namespace) -> Any:
     if "class_names" in config.task.init_args and config.task.init_args.class_names is None:
         parts.task.class_names = tuple(parts.data.class_names)  # no link: only some tasks take names
         parts.task.unscored = tuple(getattr(parts.data, "unscored", ()))
+    parts.method.check(parts.task)
     try:
         parts.task.configure_optimizers()
     except (TypeError, ValueError) as error:

@@ -89,7 +89,7 @@ class Engine:
         preemption: listens for the scheduler's warning; None does not listen.
 
     Raises:
-        ConfigError: cohort, batches or clients that cannot work; names client and remedy.
+        ConfigError: cohort, batches or clients that cannot work, or data, task and method that do not fit; names the remedy.
     """
 
     def __init__(
@@ -118,6 +118,8 @@ class Engine:
         self.sampler = CohortSampler(self.clients, cohort_size, seed)
         self.loader = ClientLoader(training, schedule.batch_size, schedule.min_last_batch, seed, fabric.device, channels_last)
         _check_batches(self.loader, self.clients, task)
+        task.check_batch(federation.source.gather(training.clients[0].train[:1]))
+        method.check(task)
 
         with rng_stream(seed, "adapt"):
             method.adapt(task)

@@ -27,7 +27,7 @@ class FedAvg:
 
         w <- sum over participants k of p_k * theta_k,   p_k = n_k / sum_j n_j
 
-    Hooks, in the order in which a run calls them. *Structure*, once: `adapt`, `private_keys`, `init_server`.
+    Hooks, in the order in which a run calls them. *Structure*, once: `check`, `adapt`, `private_keys`, `init_server`.
     *Server to client*: `download`. *Client*: `on_local_start`, `local_step` (which calls `loss`), `on_local_end`,
     `upload`. *Server*: `aggregate` (which calls `weights`).
 
@@ -48,6 +48,13 @@ class FedAvg:
         self.weighting, self.buffers = weighting, buffers
 
     # Structure
+
+    def check(self, task: Task) -> None:
+        """Refuse a task that the method is not defined for; asked before the data are touched.
+
+        Raises:
+            ConfigError: says what the method needs.
+        """
 
     def adapt(self, task: Task) -> None:
         """Insert layers into `task.model`, once, before anything is trained."""

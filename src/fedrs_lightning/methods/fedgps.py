@@ -134,6 +134,18 @@ class FedGPS(FedAvg):
 
     # Structure
 
+    def check(self, task: Task) -> None:
+        """Refuse an arg-max over all outputs where samples have several labels.
+
+        Raises:
+            ConfigError: `evaluate` is `all` on such a task.
+        """
+        if task.several_labels and self.evaluate == "all":
+            raise ConfigError(
+                f"FedGPS: evaluate: all takes the one best of 2C outputs, and {type(task).__name__} has several labels a sample; "
+                "set method.init_args.evaluate: first"
+            )
+
     def adapt(self, task: Task) -> None:
         """Give the classifier 2C outputs; the first C start as they would without.
 

@@ -74,6 +74,14 @@ class FedProto(FedAvg):
 
     # Structure
 
+    def check(self, task: Task) -> None:
+        """Refuse several labels a sample, of which none is "its" class.
+
+        Raises:
+            ConfigError: the task has them.
+        """
+        require_one_class(task, type(self).__name__)
+
     def adapt(self, task: Task) -> None:
         """Insert nothing.
 
@@ -154,6 +162,16 @@ def num_classes(task: Task, method: str = "this method") -> int:
     if count is None:
         raise ConfigError(f"{method} needs a task with classes; {type(task).__name__} has no num_classes")
     return int(count)
+
+
+def require_one_class(task: Task, method: str) -> None:
+    """Refuse a task whose samples have several labels each.
+
+    Raises:
+        ConfigError: so they have.
+    """
+    if task.several_labels:
+        raise ConfigError(f"{method} needs one class per sample, and {type(task).__name__} has several labels each; choose another method")
 
 
 def class_labels(batch: Batch, method: str) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, stack
 from fedrs_lightning.methods.fedbn import require_choice
-from fedrs_lightning.methods.fedproto import class_labels, embedding_form, has_entry, num_classes
+from fedrs_lightning.methods.fedproto import class_labels, embedding_form, has_entry, num_classes, require_one_class
 from fedrs_lightning.nn.clustering import finch, memberships
 from fedrs_lightning.nn.prototypes import ClassMeans, pixel_form, stratified, unit
 from fedrs_lightning.seeding import torch_stream
@@ -80,6 +80,14 @@ class FPL(FedAvg):
         self.unbiased_reduction, self.num_pixels, self.keep_missing = unbiased_reduction, num_pixels, keep_missing
 
     # Structure
+
+    def check(self, task: Task) -> None:
+        """Refuse several labels a sample, of which none is "its" class.
+
+        Raises:
+            ConfigError: the task has them.
+        """
+        require_one_class(task, type(self).__name__)
 
     def adapt(self, task: Task) -> None:
         """Insert nothing.

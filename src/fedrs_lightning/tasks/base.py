@@ -43,6 +43,13 @@ class Task(L.LightningModule, ABC):
         # not a submodule: counts of one evaluation belong neither to the network nor to its checkpoints
         self._running: dict[str, Metric] = {}
 
+    def check_batch(self, batch: Batch) -> None:
+        """Refuse data that the task cannot learn from; asked once, before round 1, with a training sample as stored.
+
+        Raises:
+            ConfigError: says what the data have, and which task takes it.
+        """
+
     @abstractmethod
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean loss of a batch, a scalar with gradient."""

@@ -53,6 +53,16 @@ class ClassificationTask(Task):
         """Weight and bias of the classifier."""
         return {key for key in self.model_state() if key.startswith(f"{MODEL}fc.")}
 
+    def check_batch(self, batch: Batch) -> None:
+        """Refuse pixels' classes, and several labels an image.
+
+        Raises:
+            ConfigError: `label` is not int64 [B].
+        """
+        require_labels(batch, self)
+        if batch["label"].dim() != 1:
+            raise ConfigError("ClassificationTask: the data have several labels an image; take task.class_path: MultilabelTask")
+
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean cross-entropy of the batch."""
         return F.cross_entropy(output.logits, batch["label"], label_smoothing=self.label_smoothing)
@@ -69,3 +79,13 @@ class ClassificationTask(Task):
         """`overall_accuracy`, and `mean_class_accuracy` over the classes that occur in the labels; both in [0, 1]."""
         counts = confusion_counts(metric)
         return {"overall_accuracy": overall_accuracy(counts), "mean_class_accuracy": mean_class_accuracy(counts)}
+
+
+def require_labels(batch: Batch, task: Task) -> None:
+    """Refuse data without labels of whole images.
+
+    Raises:
+        ConfigError: there is no `label`.
+    """
+    if "label" not in batch:
+        raise ConfigError(f"{type(task).__name__}: the data have classes of pixels, not of images; take task.class_path: SegmentationTask")

@@ -16,7 +16,7 @@ from fedrs_lightning.errors import ConfigError, TrainingError
 from fedrs_lightning.models.classification import Backbone, Stem
 from fedrs_lightning.models.weights import BandInit
 from fedrs_lightning.nn.projection import in_at_least_float32
-from fedrs_lightning.tasks.classification import ClassificationTask
+from fedrs_lightning.tasks.classification import ClassificationTask, require_labels
 from fedrs_lightning.types import Batch, Output
 
 
@@ -53,6 +53,16 @@ class MultilabelTask(ClassificationTask):
         if class_names is not None and len(class_names) != num_classes:
             raise ConfigError(f"class_names: {len(class_names)} names for {num_classes} classes")
         self.class_names = tuple(class_names) if class_names is not None else tuple(str(number) for number in range(num_classes))
+
+    def check_batch(self, batch: Batch) -> None:
+        """Refuse pixels' classes, and a single class an image.
+
+        Raises:
+            ConfigError: `label` is not [B, C].
+        """
+        require_labels(batch, self)
+        if batch["label"].dim() != 2:
+            raise ConfigError("MultilabelTask: the data have one class an image; take task.class_path: ClassificationTask")
 
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean binary cross-entropy over samples and classes."""

@@ -91,6 +91,15 @@ class SegmentationTask(Task):
         """Weight and bias of the segmentation head."""
         return {key for key in self.model_state() if key.startswith(f"{MODEL}segmentation_head.")}
 
+    def check_batch(self, batch: Batch) -> None:
+        """Refuse classes of whole images.
+
+        Raises:
+            ConfigError: there is no `mask`.
+        """
+        if "mask" not in batch:
+            raise ConfigError("SegmentationTask: the data have classes of images, not of pixels; take ClassificationTask or MultilabelTask")
+
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean loss over the labelled pixels of the batch; 0 with zero gradient where there is none."""
         logits = offered_classes(output.logits, batch)
