@@ -206,6 +206,7 @@ def test_statistics_of_all_and_of_each_domain(data):
     for normalise in ("train", "per_domain"):
         _, federation = made(data, [potsdam(), vaihingen()], normalise=normalise)
         about = federation.manifest["normalisation"]
+        assert federation.setup_bytes == {"up": len(federation.clients) * 8 * 7, "down": len(federation.clients) * 8 * 6}
         for number, name in enumerate(("potsdam_rgb", "vaihingen_irrg")):
             values = []
             for client in federation.clients:

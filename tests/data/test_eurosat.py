@@ -163,10 +163,12 @@ def test_training_statistics_come_from_training_samples_only(sample):
     pixels = made.source.fields["image"][train].astype(np.float64) / 255
     assert made.manifest["normalisation"]["mean"] == pytest.approx(pixels.mean(axis=(0, 2, 3)), rel=1e-12)
     assert made.manifest["normalisation"]["std"] == pytest.approx(pixels.std(axis=(0, 2, 3)), rel=1e-9)
+    assert made.setup_bytes == {"up": len(made.clients) * 8 * 7, "down": len(made.clients) * 8 * 6}
     images = torch.cat([batch["image"] for _, batch in ClientLoader(made, 8, None, 0, "cpu").ordered(train, 64)])
     assert images.mean(dim=(0, 2, 3)).abs().max() < 1e-4
     assert (images.std(dim=(0, 2, 3)) - 1).abs().max() < 1e-3
     assert federate(sample).manifest["normalisation"]["mean"] == list(RGB_MEAN)
+    assert federate(sample).setup_bytes == {"up": 0, "down": 0}
 
 
 def test_image_size_is_a_step_of_the_transform(sample):

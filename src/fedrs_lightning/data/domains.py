@@ -16,6 +16,7 @@ from fedrs_lightning.data.dealing import deal_crops, share_ground
 from fedrs_lightning.data.federated import ClientSplit, FederatedDataset, Federation, hash_ids
 from fedrs_lightning.data.field_source import mean_std
 from fedrs_lightning.data.label_space import label_space as joint_classes
+from fedrs_lightning.data.normalisation import setup_bytes
 from fedrs_lightning.data.segmentation_transform import SegmentationTransform
 from fedrs_lightning.data.tiles import Survey, TileDataset, one_of
 from fedrs_lightning.errors import ConfigError, DataError
@@ -222,6 +223,7 @@ class Domains(FederatedDataset):
             sample_ids=source.sample_ids,
             protocols=("global", "personal_own"),
             headline="personal_own",
+            setup_bytes=setup_bytes(0 if self.normalise == "published" else len(clients), self.in_channels),
         )
 
     @property

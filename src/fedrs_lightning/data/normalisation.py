@@ -93,7 +93,7 @@ def statistics(
         for more in list(clients.values())[1:]:
             total = total + more
         rows = [_varying(total, bands, "all clients together")]
-        sent = {"up": len(clients) * WORD * (1 + 2 * len(bands)), "down": len(clients) * WORD * 2 * len(bands)}
+        sent = setup_bytes(len(clients), len(bands))
     else:
         rows = [_varying(sums, bands, f"client {name}") for name, sums in clients.items()]
     mean, std = [row[0] for row in rows], [row[1] for row in rows]
@@ -103,6 +103,11 @@ def statistics(
     else:
         described |= {"mean": mean[0], "std": std[0]}
     return Statistics(mean, std, sent, described)
+
+
+def setup_bytes(num_clients: int, num_bands: int) -> dict[str, int]:
+    """What it costs to add up the clients' sums once: a count and two sums a band from each, mean and deviation back to each."""
+    return {"up": num_clients * WORD * (1 + 2 * num_bands), "down": num_clients * WORD * 2 * num_bands}
 
 
 def _varying(sums: Sums, bands: Sequence[str], owner: str) -> tuple[list[float], list[float]]:

@@ -14,6 +14,7 @@ from fedrs_lightning.data.building import cache_folder
 from fedrs_lightning.data.datasets import eurosat_files as layout
 from fedrs_lightning.data.federated import ClientSplit, FederatedDataset, Federation, describe_split
 from fedrs_lightning.data.field_source import Field
+from fedrs_lightning.data.normalisation import setup_bytes
 from fedrs_lightning.data.packing import PackedSource, PackSpec, fingerprint, pack, pack_folder
 from fedrs_lightning.data.partition import Partition
 from fedrs_lightning.data.splits import cut_by_class_shares, divide, read_attributes, read_split_lists
@@ -71,7 +72,8 @@ class EuroSAT(FederatedDataset):
         min_samples: smallest number of training samples of a client; fewer is an error.
         own_test: also give each client own test data: the common test set, cut within each class in proportion to the
             clients' training samples of that class, seeded. This rule is ours; the sources define none.
-        normalise: `published` uses the widely quoted statistics; `train` computes them on the training samples.
+        normalise: `published` uses the widely quoted statistics; `train` computes them on the training samples, from sums that
+            every client sends once.
         attributes: CSV with a column `file` (file name) and one column an attribute, for `ByAttribute`. Attributes
             `class_name` and `number` always exist.
         augment: random flips and quarter turns in training.
@@ -173,7 +175,8 @@ class EuroSAT(FederatedDataset):
             "validation": describe_split(dealt.validation, source.sample_ids, labels, self.num_classes),
         }
         transform = ImageTransform(mean, std, scale, self.image_size, self.augment)
-        return Federation(source, dealt.clients, dealt.test, dealt.validation, transform, manifest, source.sample_ids)
+        sent = setup_bytes(len(dealt.clients) if self.normalise == "train" else 0, self.in_channels)
+        return Federation(source, dealt.clients, dealt.test, dealt.validation, transform, manifest, source.sample_ids, setup_bytes=sent)
 
     def deal(self, sample_ids: tuple[str, ...], labels: np.ndarray, seed: int) -> Deal:
         """Split the samples and give the training samples to clients, without reading an image.
