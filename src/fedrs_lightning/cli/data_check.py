@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from fedrs_lightning.data.check_report import Report
     from fedrs_lightning.data.partition import Partition
 
+_EUROSAT = ("bands", "clients", "alpha", "by", "attributes")
+_BIGEARTHNET = ("metadata", "flagged_metadata", "flagged", "season", "countries")
+
 
 def main(argv: Sequence[str]) -> int:
     """Look, and show what was found; returns the exit code, 2 where there are errors."""
     from fedrs_lightning.data.check import check_eurosat
+    from fedrs_lightning.data.check_bigearthnet import check_bigearthnet
     from fedrs_lightning.data.check_segmentation import check_segmentation
     from fedrs_lightning.files import write_json
 
@@ -27,22 +31,40 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--root", required=True, metavar="DIR", help="data folder, as in the config")
     parser.add_argument("--bands", type=one_of(("rgb", "all")), default="rgb", help="rgb (JPEG, default) or all (13-band GeoTIFF)")
     parser.add_argument("--deep", action="store_true", help="decode every file instead of reading headers and a few rows")
-    parser.add_argument("--sample", type=int, metavar="N", help="look into N random files (tiles) only")
+    parser.add_argument("--sample", type=int, metavar="N", help="look into N random files (tiles, patches) only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
+    parser.add_argument("--seed", type=int, default=0, help="of --sample and of the clients (default 0)")
     parser.add_argument("--clients", type=int, metavar="K", help="show the table of K clients (with --alpha: Dirichlet, otherwise IID)")
     parser.add_argument("--alpha", type=float, help="concentration of the Dirichlet partition")
     parser.add_argument("--by", metavar="ATTRIBUTE", help="show the table of one client for each value of an attribute")
     parser.add_argument("--attributes", metavar="CSV", help="attribute table with a column 'file'")
-    parser.add_argument("--seed", type=int, default=0, help="of --sample and of the clients (default 0)")
+    patches = parser.add_argument_group("bigearthnet only")
+    patches.add_argument("--metadata", metavar="FILE", help="metadata.parquet, where it does not lie beside the images")
+    patches.add_argument("--flagged-metadata", metavar="FILE", help="the table of flagged patches, where it does not lie beside the other")
+    patches.add_argument("--flagged", action="store_true", help="the table of flagged patches (snow, cloud, shadow) must be there")
+    patches.add_argument("--season", metavar="WHEN", help="look at patches of this season: summer, all (default), or months such as 6,7,8")
+    patches.add_argument("--countries", metavar="NAME[,NAME]", help="look at patches of these countries, each of which must have some")
     options = parser.parse(argv)
+    for names, dataset in ((_EUROSAT, "eurosat"), (_BIGEARTHNET, "bigearthnet")):
+        for name in names if options.dataset != dataset else ():
+            if getattr(options, name) != parser.get_default(name):
+                raise ConfigError(f"--{name.replace('_', '-')} is for {dataset}; leave it out")
     if options.dataset == "eurosat":
         partition = _partition(options)
         report = check_eurosat(options.root, options.bands, options.deep, options.sample, options.seed, partition, options.attributes)
+    elif options.dataset == "bigearthnet":
+        report = check_bigearthnet(
+            options.root,
+            options.metadata,
+            options.flagged_metadata,
+            _season(options.season),
+            options.countries.split(",") if options.countries else None,
+            options.flagged,
+            options.deep,
+            options.sample,
+            options.seed,
+        )
     else:
-        given = {"--bands": options.bands != "rgb", "--clients": options.clients, "--alpha": options.alpha, "--by": options.by}
-        for name, value in (given | {"--attributes": options.attributes}).items():
-            if value:
-                raise ConfigError(f"{name} is for eurosat; leave it out")
         report = check_segmentation(options.dataset, options.root, options.deep, options.sample, options.seed)
     if options.json:
         write_json(options.json, report.to_json())
@@ -64,11 +86,21 @@ def _partition(options: argparse.Namespace) -> Partition | None:
     return IID(options.clients) if options.alpha is None else Dirichlet(options.clients, options.alpha)
 
 
+def _season(text: str | None) -> str | list[int]:
+    if text in (None, "all", "summer"):
+        return text or "all"
+    if not all(part.strip().isdigit() for part in text.split(",")):
+        raise ConfigError(f"--season must be summer, all, or months such as 6,7,8, got '{text}'")
+    return [int(part) for part in text.split(",")]
+
+
 def _show(report: Report) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
+    # A table that is wider than the window is better than one with names and numbers cut short.
+    wide = Console(width=max(console.width, 200)) if report.samples else console
     if report.files:
         table = Table("part", *next(iter(report.files.values())), title=f"{report.dataset} in {report.folder}", title_justify="left")
         for part, numbers in report.files.items():
@@ -80,21 +112,28 @@ def _show(report: Report) -> None:
         for number, (name, count) in enumerate(report.counts.items()):
             table.add_row(f"{number} {name}", str(count))
         table.add_section()
-        table.add_row("all", str(sum(report.counts.values())))
+        table.add_row("all", str(sum(report.samples.values() or report.counts.values())))
         console.print(table)
     if report.clients:
-        table = Table("samples by class", title="training samples of each client, and the common test set", title_justify="left")
+        title = "patches of each client and split" if report.samples else "training samples of each client, and the common test set"
+        table = Table("samples by class", title=title, title_justify="left")
         for name in ["all", *map(str, range(len(report.counts)))]:
             table.add_column(name, justify="right")
         for name, counts in report.clients.items():
-            table.add_row(name, str(sum(counts)), *map(str, counts))
-        console.print(table)
+            table.add_row(name, str(report.samples.get(name, sum(counts))), *map(str, counts))
+        wide.print(table)
     for finding in report.findings:
         # Not through rich: it would wrap and colour file names.
         print(f"{finding.severity}: {finding.message}", file=sys.stderr if finding.severity == "error" else sys.stdout)
     errors = sum(finding.severity == "error" for finding in report.findings)
     warnings = sum(finding.severity == "warning" for finding in report.findings)
-    what = "decoded" if report.mode == "deep" else "headers read" if report.unit == "tiles" else "headers read; --deep looks at every pixel"
+    what = (
+        "decoded"
+        if report.mode == "deep"
+        else "headers read"
+        if report.dataset == "EuroSAT"
+        else "headers read; --deep looks at every pixel"
+    )
     print(f"{report.checked} files checked ({what}): {errors} {_plural(errors, 'error')}, {warnings} {_plural(warnings, 'warning')}")
 
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from fedrs_lightning.errors import ConfigError
 
-DATASETS = ("eurosat", "potsdam", "vaihingen", "loveda")
+DATASETS = ("eurosat", "potsdam", "vaihingen", "loveda", "bigearthnet")
 
 
 class DataParser(argparse.ArgumentParser):

@@ -12,15 +12,17 @@ from fedrs_lightning.errors import ConfigError
 
 def main(argv: Sequence[str]) -> int:
     """Write the sample; returns the exit code."""
-    from fedrs_lightning.data.synth import aerial, aerial_defects, defects, eurosat
+    from fedrs_lightning.data.synth import aerial, aerial_defects, bigearthnet_defects, defects, eurosat
 
-    faults = {"eurosat": defects.DEFECTS} | aerial_defects.DEFECTS
+    faults = {"eurosat": defects.DEFECTS} | aerial_defects.DEFECTS | {"bigearthnet": bigearthnet_defects.DEFECTS}
     layouts = {"eurosat": tuple(eurosat.LAYOUTS)} | dict(aerial.LAYOUTS)
     parser = DataParser("fedrs data synth", description="Write a synthetic sample in the official layout.", allow_abbrev=False)
     parser.add_argument("dataset", type=one_of(DATASETS), help=", ".join(DATASETS))
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make")
     parser.add_argument("--seed", type=int, default=0, help="of all draws (default 0); the samples of one federation share it")
-    parser.add_argument("--size", type=one_of(eurosat.SIZES), default="tiny", help="tiny (default), small or medium: number of tiles")
+    parser.add_argument(
+        "--size", type=one_of(eurosat.SIZES), default="tiny", help="tiny (default), small or medium: number of tiles or patches"
+    )
     parser.add_argument("--spectral-shift", type=float, default=0.0, metavar="S", help="difference of spectra between domains, 0 to 1")
     parser.add_argument(
         "--spatial-shift",
@@ -34,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         default=1,
         metavar="N",
         help="number of domains (default 1): eurosat deals its tiles among them and attributes.csv names each tile's; "
-        "the others get one whole sample DIR/domain<d> each",
+        "the others get one whole sample DIR/domain<d> each, and bigearthnet's domains are its countries",
     )
     aerials = parser.add_argument_group("potsdam, vaihingen and loveda only")
     aerials.add_argument("--domain", type=int, metavar="D", help="write the sample of this domain, from 0, straight into DIR")
@@ -50,11 +52,13 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     injected = tuple(name for name in options.with_defect.split(",") if name)
     command = ["fedrs", "data", "synth", *argv]
-    if options.dataset != "eurosat":
+    if options.dataset not in ("eurosat", "bigearthnet"):
         return _synth_aerial(options, injected, command)
     for name in ("domain", "side", "gsd_factor", "class_spectral"):
         if getattr(options, name) is not None and getattr(options, name) is not False:
             raise ConfigError(f"--{name.replace('_', '-')} is for potsdam, vaihingen and loveda; leave it out")
+    if options.dataset == "bigearthnet":
+        return _synth_bigearthnet(options, injected, command)
     sample = eurosat.EuroSATSample(
         seed=options.seed,
         tiles=eurosat.SIZES[options.size],
@@ -66,6 +70,26 @@ def main(argv: Sequence[str]) -> int:
     )
     written = eurosat.write_sample(options.out, sample, command)
     _tell(options.out, written, f"{sample.tiles * 10} synthetic tiles, {sample.domains} {'domain' if sample.domains == 1 else 'domains'}")
+    return 0
+
+
+def _synth_bigearthnet(options: argparse.Namespace, injected: tuple[str, ...], command: list[str]) -> int:
+    from fedrs_lightning.data.synth.bigearthnet import SIZES, BigEarthNetSample
+    from fedrs_lightning.data.synth.bigearthnet_archive import write_sample
+
+    if options.domains != 1:
+        raise ConfigError("--domains is not for bigearthnet, whose domains are its countries; leave it out")
+    if options.layout:
+        raise ConfigError("--layout is not for bigearthnet, which has one layout; leave it out")
+    sample = BigEarthNetSample(
+        seed=options.seed,
+        patches=SIZES[options.size],
+        spectral_shift=options.spectral_shift,
+        spatial_shift=options.spatial_shift or 0.0,
+        defects=injected,
+    )
+    written = write_sample(options.out, sample, command)
+    _tell(options.out, written, f"{len(sample.all_patches())} synthetic patches, {sample.patches} of each of 8 countries in summer")
     return 0
 
 

@@ -109,6 +109,11 @@ def twice(path: Path, patch: str, more: int = 0) -> str:
     return f"{path}: patch {patch}{_more(more)} has two rows; a patch may be in one table only, and once; {REPLACE}"
 
 
+def in_two_places(path: Path, patch: str, first: str, second: str, more: int = 0) -> str:
+    """A patch has two rows that put it into two splits or countries."""
+    return f"{path}: patch {patch}{_more(more)} is in {first} and in {second}; a patch may be in one split and one country only; {REPLACE}"
+
+
 def unknown_split(path: Path, patch: str, split: str, more: int = 0) -> str:
     """A split has another name."""
     hint = "; it is called 'validation'" if split.lower() in ("val", "valid", "dev") else ""

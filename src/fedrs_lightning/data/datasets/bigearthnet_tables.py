@@ -98,9 +98,25 @@ def read_tables(layout: Layout, flagged: bool) -> Rows:
     rows = rows.take(order)
     again = np.flatnonzero(rows.patch_ids[1:] == rows.patch_ids[:-1]) + 1
     if len(again):
-        text = faults.twice(layout.metadata, rows.patch_ids[again[0]], len(again) - 1)
-        rows = replace(rows.take(np.setdiff1d(np.arange(len(rows)), again)), faults=(*rows.faults, text))
+        rows = replace(
+            rows.take(np.setdiff1d(np.arange(len(rows)), again)), faults=(*rows.faults, *_repeated(layout.metadata, rows, again))
+        )
     return rows
+
+
+def _repeated(path: Path, rows: Rows, again: np.ndarray) -> list[str]:
+    """What is wrong with rows whose patch id is that of the row before."""
+    texts = []
+    for column, names in (("split", SPLITS), ("country", COUNTRIES)):
+        values = getattr(rows, column)
+        moved = again[values[again] != values[again - 1]]
+        if len(moved):
+            first, second = (names[int(values[row])] for row in (moved[0] - 1, moved[0]))
+            texts.append(faults.in_two_places(path, rows.patch_ids[moved[0]], first, second, len(moved) - 1))
+        again = again[values[again] == values[again - 1]]
+    if len(again):
+        texts.append(faults.twice(path, rows.patch_ids[again[0]], len(again) - 1))
+    return texts
 
 
 def read_table(path: Path) -> Rows:

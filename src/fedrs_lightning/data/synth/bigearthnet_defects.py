@@ -21,7 +21,7 @@ PLACES = {
     "missing-band": Patch("Finland", "summer", 0),
     "wrong-size": Patch("Ireland", "summer", 0),
     "wrong-type": Patch("Serbia", "summer", 0),
-    "zero-band": Patch("Austria", "summer", 0),
+    "zero-band": Patch("Switzerland", "summer", 1),
     "truncated": Patch("Belgium", "summer", 0),
     "unreadable": Patch("Lithuania", "summer", 0),
     "not-on-disk": Patch("Portugal", "summer", 0),
