@@ -37,7 +37,7 @@ METHODS = {name: getattr(methods, name) for name in methods.__all__}
 PARTITIONS = ("IID", "Dirichlet", "Shards", "ByAttribute")
 SEGMENTATION = ("Potsdam", "Vaihingen", "LoveDA", "FolderSegmentation", "Domain", "Domains", "FolderDomains")
 KINDS = (data.FederatedDataset, data.TileDataset, data.Partition)
-TABLED = METHODS | {name: getattr(data, name) for name in ("EuroSAT", "BigEarthNet", *PARTITIONS, *SEGMENTATION)}
+TABLED = METHODS | {name: getattr(data, name) for name in ("EuroSAT", "BigEarthNet", "FolderClassification", *PARTITIONS, *SEGMENTATION)}
 
 
 def page(name: str) -> str:
@@ -193,7 +193,8 @@ def test_every_data_set_and_shipped_federation_is_described():
     text = page("docs/data.md")
     known = [name for name in data.__all__ if inspect.isclass(getattr(data, name)) and issubclass(getattr(data, name), KINDS)]
     assert set(known) - set(TABLED) == {"FederatedDataset", "TileDataset", "Partition"}
-    shipped = {path.name for path in (ROOT / "configs" / "data").glob("*.yaml") if not path.name.startswith(("eurosat", "bigearthnet"))}
+    classification = ("eurosat", "bigearthnet", "own_archive")
+    shipped = {path.name for path in (ROOT / "configs" / "data").glob("*.yaml") if not path.name.startswith(classification)}
     assert shipped == set(re.findall(r"`configs/data/(\w+\.yaml)`", text.split("### Shipped federations")[1].split("## ")[0]))
     assert {path.name for path in (ROOT / "experiments").glob("*.yaml")} <= set(re.findall(r"experiments/(\w+\.yaml)", page("README.md")))
 

@@ -2,6 +2,7 @@
 
 from fedrs_lightning.data.datasets.bigearthnet import BigEarthNet
 from fedrs_lightning.data.datasets.eurosat import EuroSAT
+from fedrs_lightning.data.datasets.folder_classification import FolderClassification
 from fedrs_lightning.data.datasets.folder_domains import FolderDomains
 from fedrs_lightning.data.datasets.folder_segmentation import FolderSegmentation
 from fedrs_lightning.data.datasets.loveda import LoveDA
@@ -25,6 +26,7 @@ __all__ = [
     "EuroSAT",
     "FederatedDataset",
     "Federation",
+    "FolderClassification",
     "FolderDomains",
     "FolderSegmentation",
     "LoveDA",

@@ -55,8 +55,9 @@ class ImageTransform(nn.Module):
     """Flips and quarter turns, resize, and (scale * x - mean) / std per channel, in this order.
 
     Args:
-        mean: per channel, in units of scale * stored value.
-        std: per channel, same unit, > 0.
+        mean: per channel, in units of scale * stored value; or one such row a group, [G][C], where the batch's `group`
+            int64 [B] says which is each sample's.
+        std: same shape and unit, > 0.
         scale: factor on stored values, for example 1/255.
         image_size: side in pixels after resizing; None keeps the stored size. Bilinear on float32, antialiased when
             the image shrinks, pixel corners aligned with image corners (`align_corners=False`).
@@ -67,14 +68,20 @@ class ImageTransform(nn.Module):
     offset: Tensor
 
     def __init__(
-        self, mean: Sequence[float], std: Sequence[float], scale: float = 1.0, image_size: int | None = None, augment: bool = True
+        self,
+        mean: Sequence[float] | Sequence[Sequence[float]],
+        std: Sequence[float] | Sequence[Sequence[float]],
+        scale: float = 1.0,
+        image_size: int | None = None,
+        augment: bool = True,
     ) -> None:
         super().__init__()
-        if len(mean) != len(std) or not all(value > 0 for value in std):
+        middle, deviation = (torch.tensor(values, dtype=torch.float64) for values in (mean, std))
+        if middle.shape != deviation.shape or not bool((deviation > 0).all()):
             raise ValueError(f"mean and std need one entry a channel and std > 0, got mean={list(mean)}, std={list(std)}")
-        deviation = torch.tensor(std, dtype=torch.float64)
-        self.register_buffer("factor", (scale / deviation).float().view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("offset", (-torch.tensor(mean, dtype=torch.float64) / deviation).float().view(1, -1, 1, 1), persistent=False)
+        shape = (-1, middle.shape[-1], 1, 1)
+        self.register_buffer("factor", (scale / deviation).float().view(shape), persistent=False)  # [G, C, 1, 1]
+        self.register_buffer("offset", (-middle / deviation).float().view(shape), persistent=False)
         self.image_size, self.augment = image_size, augment
 
     def draw(self, num_samples: int, generator: torch.Generator) -> Tensor | None:
@@ -93,4 +100,5 @@ class ImageTransform(nn.Module):
             pixels = F.interpolate(pixels, size=size, mode="bilinear", align_corners=False, antialias=True)
         elif pixels is batch["image"]:
             pixels = pixels.clone()
-        return batch | {"image": pixels.mul_(self.factor).add_(self.offset)}
+        group = batch["group"] if len(self.factor) > 1 else slice(None)
+        return batch | {"image": pixels.mul_(self.factor[group]).add_(self.offset[group])}
