@@ -373,7 +373,7 @@ def _check_batches(loader: ClientLoader, clients: Sequence[Client], task: Task) 
         who = f"client {client.id}" + (f" ({client.name})" if client.name else "")
         if client.num_samples == 0:
             raise ConfigError(
-                f"{who} has no training samples; lower the number of clients, raise data.init_args.min_samples or choose another partition"
+                f"{who} has no training samples; leave it out, lower the number of clients, or raise data.init_args.min_samples"
             )
         if normalises and min(loader.batch_sizes(client.id)) == 1:
             raise ConfigError(
