@@ -1,4 +1,8 @@
+import gc
+import threading
+import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,10 +10,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrs_lightning.data import ClientLoader, ClientSplit, Federation, plan_batches
+from fedrs_lightning.data import ClientLoader, ClientSplit, Federation, plan_batches, residence
+from fedrs_lightning.data.crop_source import CropSource
+from fedrs_lightning.data.file_source import FileSource
+from fedrs_lightning.data.loading import Loading
+from fedrs_lightning.data.packing import PackedSource, pack
+from fedrs_lightning.data.prefetch import ahead
+from fedrs_lightning.data.residence import GIB
 from fedrs_lightning.data.transform import ImageTransform, dihedral
+from fedrs_lightning.engine.strategy import FabricSettings
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.seeding import torch_stream
+
+from .number_files import make_spec
 
 
 class Numbers:
@@ -158,3 +171,196 @@ def test_a_federation_refuses_leaking_splits(change, message):
     good = federation()
     with pytest.raises(DataError, match=message):
         Federation(**{name: getattr(good, name) for name in Federation.__dataclass_fields__} | change)
+
+
+# Residence ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def packed(tmp_path, cache):
+    """Opens the same pack anew, with a federation of two clients and a test set."""
+    spec = make_spec(tmp_path / "source")
+
+    def build(source=None):
+        extras = {"label": torch.arange(150) % 3}
+        return Federation(
+            source=source or PackedSource(pack(spec, cache), extras),
+            clients=(ClientSplit(0, "a", np.arange(50)), ClientSplit(1, "b", np.arange(50, 110))),
+            test=np.arange(110, 150),
+            validation=np.empty(0, np.int64),
+            transform=ImageTransform([0.0, 0.0], [1.0, 1.0]),
+            manifest={},
+            sample_ids=spec.ids,
+        )
+
+    build.spec = spec
+    return build
+
+
+def everything(made, loading=None):
+    """All batches of two epochs and of the test set, and the loader."""
+    loader = ClientLoader(made, 16, None, 0, "cpu", loading=loading)
+    batches = [batch for epoch in range(2) for client in (0, 1) for batch in loader.epoch(client, 1, epoch)]
+    return batches + [batch for _, batch in loader.ordered(made.test, 16)], loader
+
+
+def assert_same(some, others):
+    assert len(some) == len(others) == 14 + 3
+    for one, other in zip(some, others, strict=True):
+        assert list(one) == list(other)
+        for name, value in one.items():
+            assert torch.equal(
+                value.view(torch.int16) if value.dtype == torch.uint16 else value,
+                other[name].view(torch.int16) if value.dtype == torch.uint16 else other[name],
+            )
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [
+        Loading("map", 1.0),
+        Loading("map", 1.0, prefetch=2),
+        Loading("ram"),
+        Loading("device", prefetch=1),
+        Loading("map", prefetch=3),
+    ],
+    ids=str,
+)
+def test_batches_do_not_depend_on_where_and_when_they_are_loaded(packed, loading):
+    expected, _ = everything(packed())
+    found, loader = everything(packed(), loading)
+    assert_same(expected, found)
+    assert loader.note is None
+    assert all(array.mapped == (loading.residence == "map") for array in loader.federation.source.shelf.arrays)
+
+
+def test_files_are_loaded_ahead_too(packed):
+    expected, _ = everything(packed())
+    found, loader = everything(packed(FileSource(packed.spec, {"label": torch.arange(150) % 3})), Loading("ram", prefetch=2))
+    assert_same(expected, found)
+    assert loader.note == "fabric.residence=ram: the samples come from no pack, so they stay where they are"
+
+
+def test_what_is_too_large_stays_mapped_and_says_so(packed):
+    loader = ClientLoader(packed(), 16, None, 0, "cpu", loading=Loading("ram", 5e-6 * GIB))
+    assert loader.note == (
+        "fabric.residence=ram: the packs hold 0.00 GiB, more than fabric.residence_budget=5e-06; they stay mapped, which changes no result"
+    )
+    assert all(array.mapped for array in loader.federation.source.shelf.arrays)
+    assert FabricSettings(residence="device", residence_budget=2.5, prefetch=1).loading == Loading("device", 2.5 * GIB, 1)
+    assert FabricSettings().loading == Loading()
+    for options, message in (
+        ({"residence_budget": 0.0}, "residence_budget=0.0 must be above 0"),
+        ({"prefetch": -1}, "fabric.prefetch=-1 must be"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            FabricSettings(**options)
+
+
+def mapped_file_pages():
+    """Resident bytes of mapped files of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssFile"))
+
+
+def test_mapped_pages_stay_within_the_budget(tmp_path):
+    rows, row, budget = 4000, 40_000, 30e6
+    with (tmp_path / "large.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (rows, row)})
+        for number in range(rows):
+            file.write(bytes([number % 251]) * row)
+    array = residence.MappedArray(tmp_path / "large.npy")
+    shelf = residence.Shelf([array])
+    before, most = mapped_file_pages(), {}
+    for allowed in (budget, 1e12):
+        shelf.settle("map", allowed, torch.device("cpu"))
+        shelf.release()
+        most[allowed] = 0
+        for part in torch.randperm(rows, generator=torch.Generator().manual_seed(0)).split(50):
+            out = shelf.empty(array, 50, False)
+            shelf.select(array, part, out)
+            assert torch.equal(out[:, -1], (part % 251).to(torch.uint8))
+            most[allowed] = max(most[allowed], mapped_file_pages() - before)
+    assert most[budget] < 1.2 * budget
+    assert most[1e12] > 0.9 * rows * row
+    assert shelf.settle("ram", 1e12, torch.device("cpu")) is None
+    assert mapped_file_pages() - before < 0.1 * rows * row
+
+
+def test_crops_of_several_packs_move_together(tmp_path, layouts, cache):
+    from fedrs_lightning.data import Domain, Domains, Potsdam
+
+    layouts.potsdam(tmp_path, ("2_10", "2_11", "2_13"))
+    rgb, irrg = (Potsdam(str(tmp_path), modality=name, labels_train="full") for name in ("rgb", "irrg"))
+    made = Domains([Domain("a", rgb, 1), Domain("b", irrg, 1)], crop_size=32, ground="shared")
+    made.prepare()
+    mapped, moved = made.federation(0), made.federation(0)
+    assert residence.settle(moved.source, "device", 1e9, torch.device("cpu")) is None
+    assert isinstance(moved.source, CropSource)
+    for indices in (np.asarray([0, len(mapped.source) - 1, 3]), mapped.test[:5]):
+        one, other = mapped.source.gather(indices), moved.source.gather(indices)
+        assert all(torch.equal(one[name], other[name]) for name in ("image", "mask", "domain"))
+
+
+# Prefetch -------------------------------------------------------------------------------------------------------------
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_items_come_in_order_and_what_fails_is_raised_after_those_before(depth):
+    def make():
+        yield from range(5)
+        raise DataError("file 5 is broken")
+
+    got = []
+    with pytest.raises(DataError, match="file 5 is broken"):
+        got.extend(ahead(make, depth))
+    assert list(ahead(lambda: iter(range(7)), depth)) == list(range(7))
+    assert list(ahead(lambda: iter(()), depth)) == []
+    assert threads() == []
+
+
+def test_a_thread_works_ahead_and_not_further():
+    made = []
+
+    def make():
+        for number in range(10):
+            made.append(number)
+            yield number
+
+    items = ahead(make, 2)
+    assert next(items) == 0
+    deadline = time.monotonic() + 5
+    while len(made) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert made == [0, 1, 2, 3]  # one given, two waiting, one in hand
+    items.close()
+    assert threads() == []
+
+
+def test_whoever_stops_early_leaves_no_thread_behind(packed):
+    loader = ClientLoader(packed(), 4, None, 0, "cpu", loading=Loading(prefetch=2))
+    closed = []
+    original = loader._copies
+
+    def watched(parts):
+        try:
+            yield from original(parts)
+        finally:
+            closed.append(True)
+
+    loader._copies = watched
+    batches = loader.epoch(0, 1, 0)
+    next(batches)
+    assert len(threads()) == 1
+    del batches
+    gc.collect()
+    assert threads() == []
+    for _ in loader.ordered(loader.federation.test, 4):
+        break
+    gc.collect()
+    assert (threads(), closed) == ([], [True, True])

@@ -179,6 +179,7 @@ def _engine(parts: Any, fabric: L.Fabric, federation: Federation, config: Namesp
         upload_memory=parts.fabric.upload_memory * 2**30,
         keep_checkpoints=parts.run.keep_checkpoints,
         preemption=Preemption(),
+        loading=parts.fabric.loading,
     )
     cohort = engine.sampler.size or len(engine.clients)
     if engine.rank == 0 and engine.world_size > cohort:

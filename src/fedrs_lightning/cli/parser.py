@@ -69,6 +69,9 @@ NEUTRAL = (
     "fabric.devices",
     "fabric.num_nodes",
     "fabric.upload_memory",
+    "fabric.residence",
+    "fabric.residence_budget",
+    "fabric.prefetch",
     "data.init_args.root",
     "data.init_args.cache_dir",
 )

@@ -16,10 +16,11 @@ import numpy as np
 
 from fedrs_lightning.data.building import build
 from fedrs_lightning.data.crops import CropIndex, crop_index, owned
-from fedrs_lightning.data.field_source import Field, as_bits, moments_of
+from fedrs_lightning.data.field_source import Field, moments_of
 from fedrs_lightning.data.packing import fingerprint
 from fedrs_lightning.data.palettes import IGNORE
 from fedrs_lightning.data.rasters import Buffered
+from fedrs_lightning.data.residence import MappedArray
 from fedrs_lightning.data.shards import Plan, Put
 from fedrs_lightning.data.tiles import Tile
 from fedrs_lightning.errors import DataError, RunError
@@ -75,8 +76,9 @@ class CropPack:
     Attributes:
         folder: of the pack.
         index: where the crops lie.
-        images: [N, C, size, size] memory map; 0 beyond the tile's edge.
-        masks: uint8 [N, size, size] memory map; 255 beyond the tile's edge.
+        image_rows, mask_rows: the arrays that batches are gathered from.
+        images: [N, C, size, size] mapped; 0 beyond the tile's edge.
+        masks: uint8 [N, size, size] mapped; 255 beyond the tile's edge.
         moments: int64 [N, 2, C], sum and sum of squares over the pixels inside the tile.
         pixels: int64 [N], number of those.
         counts: int64 [N, K + 1], pixels of each class in the mask, and ignored ones last (beyond the edge included).
@@ -87,20 +89,19 @@ class CropPack:
     def __init__(self, folder: Path) -> None:
         try:
             about = read_json(folder / "index.json")
-            arrays = [np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in ("images", "masks")]
+            self.image_rows, self.mask_rows = (MappedArray(folder / f"{name}.npy") for name in ("images", "masks"))
             tables = [np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("moments", "pixels", "counts", "unknown")]
             bands = about["arrays"]["images"]["shape"][0]
         except (RunError, OSError, ValueError) as error:
             raise DataError(f"{folder}: the pack is damaged ({error}); delete this folder, it is made again") from None
         self.folder, self.digest = folder, str(about["sha256"])
-        self.images, self.masks = arrays
+        self.images, self.masks = self.image_rows.array, self.mask_rows.array
         self.moments, self.pixels, self.counts, unknown = tables
         self.index = crop_index([(name, height, width) for name, height, width in about["tiles"]], about["size"], about["overlap"])
         shape = (len(self.index), bands, about["size"], about["size"])
         if self.images.shape != shape or self.masks.shape != (shape[0], *shape[2:]) or any(len(table) != shape[0] for table in tables):
             raise DataError(f"{folder}: the pack is damaged (images {self.images.shape}); delete this folder, it is made again")
         self.unknown = {self.index.tiles[self.index.tile[crop]]: int(unknown[crop]) for crop in np.flatnonzero(unknown)}
-        self.image_bits, self.mask_bits = as_bits(self.images), as_bits(self.masks)
 
     def __len__(self) -> int:
         return len(self.index)

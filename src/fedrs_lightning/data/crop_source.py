@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedrs_lightning.data.crop_packing import CropPack
 from fedrs_lightning.data.crops import stitch
-from fedrs_lightning.data.field_source import exact_sums
+from fedrs_lightning.data.field_source import exact_sums, from_bits
+from fedrs_lightning.data.residence import Shelf
 from fedrs_lightning.types import Batch
 
 
@@ -39,12 +40,14 @@ class CropSource:
         parts: the packs.
         offsets: first sample of each part, and the number of samples; int64 [P + 1].
         sample_ids: `prefix/tile/row_column` of each sample.
+        shelf: where the packs' arrays lie for `gather`.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
         self.offsets = np.concatenate([[0], np.cumsum([len(part.pack) for part in parts])]).astype(np.int64)
         self.sample_ids = tuple(f"{part.prefix}/{name}" for part in parts for name in part.pack.index.ids)
+        self.shelf = Shelf([array for part in parts for array in (part.pack.image_rows, part.pack.mask_rows)])
         self._firsts = torch.from_numpy(self.offsets[1:].copy())
         self._tables = [None if part.table is None else torch.from_numpy(part.table) for part in parts]
 
@@ -63,30 +66,26 @@ class CropSource:
         wanted = torch.as_tensor(indices, dtype=torch.int64)
         owner = torch.bucketize(wanted, self._firsts, right=True)
         numbers = torch.unique(owner).tolist() or [0]
-        packs = [self.parts[number].pack for number in numbers]
+        packs, device = [self.parts[number].pack for number in numbers], self.shelf.device
         if len({pack.images.shape[1:] for pack in packs}) > 1:
             raise ValueError("training windows and test crops have different sizes and cannot be in one batch")
         size, first = len(wanted), packs[0]
-        image = torch.empty((size, *first.image_bits.shape[1:]), dtype=first.image_bits.dtype, pin_memory=pin_memory)
-        mask = torch.empty((size, *first.mask_bits.shape[1:]), dtype=torch.uint8, pin_memory=pin_memory)
+        image, mask = (self.shelf.empty(array, size, pin_memory) for array in (first.image_rows, first.mask_rows))
         domain = torch.empty(size, dtype=torch.int64, pin_memory=pin_memory)
         for number in numbers:
             part, table = self.parts[number], self._tables[number]
-            if len(numbers) == 1:
-                local = wanted - int(self.offsets[number])
-                torch.index_select(part.pack.image_bits, 0, local, out=image)
-                torch.index_select(part.pack.mask_bits, 0, local, out=mask)
-                if table is not None:
-                    mask.copy_(table[mask.int()])
-                domain.fill_(part.domain)
-            else:
-                rows = torch.nonzero(owner == number)[:, 0]
-                local = wanted[rows] - int(self.offsets[number])
-                image[rows] = part.pack.image_bits[local]
-                values = part.pack.mask_bits[local]
-                mask[rows] = values if table is None else table[values.int()]
-                domain[rows] = part.domain
-        return {"image": image.view(torch.uint16) if image.dtype == torch.int16 else image, "mask": mask, "domain": domain}
+            rows = torch.nonzero(owner == number)[:, 0]
+            local = (wanted[rows] - int(self.offsets[number])).to(device)
+            alone, there = len(numbers) == 1, rows.to(device)
+            for array, whole in ((part.pack.image_rows, image), (part.pack.mask_rows, mask)):
+                found = whole if alone else self.shelf.empty(array, len(rows), False)
+                self.shelf.select(array, local, found)
+                if table is not None and whole is mask:
+                    found = table.to(device)[found.int()]
+                if found is not whole:
+                    whole[there] = found
+            domain[rows] = part.domain
+        return {"image": from_bits(image), "mask": mask, "domain": domain}
 
     def sums(self, indices: np.ndarray) -> tuple[int, list[list[int]]]:
         """Number of pixels inside tiles, and their exact sums and sums of squares by channel, over the samples."""

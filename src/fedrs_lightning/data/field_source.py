@@ -42,6 +42,11 @@ def as_bits(array: np.ndarray) -> Tensor:
     return torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array)
 
 
+def from_bits(values: Tensor) -> Tensor:
+    """Gathered values in their own type."""
+    return values.view(torch.uint16) if values.dtype == torch.int16 else values
+
+
 class FieldSource(ABC):
     """Random access to samples of several arrays.
 
@@ -75,17 +80,13 @@ class FieldSource(ABC):
             pin_memory: put the result into page-locked memory, for an asynchronous copy to a GPU.
         """
         wanted = torch.as_tensor(indices, dtype=torch.int64)
-        out = {
-            name: torch.empty((len(wanted), *field.shape), dtype=field.bits, pin_memory=pin_memory) for name, field in self.about.items()
-        }
-        self._fill(wanted, out)
-        batch = {name: values.view(torch.uint16) if values.dtype == torch.int16 else values for name, values in out.items()}
+        batch = {name: from_bits(values) for name, values in self._fields(wanted, pin_memory).items()}
         extras = {name: values[wanted] for name, values in self.extras.items()}
         return batch | {name: values.pin_memory() if pin_memory else values for name, values in extras.items()}
 
     @abstractmethod
-    def _fill(self, wanted: Tensor, out: dict[str, Tensor]) -> None:
-        """Write the samples' fields into `out`, uint16 as the int16 of the same bits."""
+    def _fields(self, wanted: Tensor, pin_memory: bool) -> dict[str, Tensor]:
+        """The samples' fields, uint16 as the int16 of the same bits."""
 
     def sums(self, indices: np.ndarray, field: str = "image") -> tuple[int, list[list[int]]]:
         """Number of pixels of the samples, and their exact sums and sums of squares by channel."""

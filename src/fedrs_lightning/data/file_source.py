@@ -30,7 +30,10 @@ class FileSource(FieldSource):
         super().__init__(spec.ids, spec.fields, extras)
         self.spec = spec
 
-    def _fill(self, wanted: Tensor, out: dict[str, Tensor]) -> None:
+    def _fields(self, wanted: Tensor, pin_memory: bool) -> dict[str, Tensor]:
+        out = {
+            name: torch.empty((len(wanted), *field.shape), dtype=field.bits, pin_memory=pin_memory) for name, field in self.about.items()
+        }
         arrays = {name: values.view(getattr(torch, self.about[name].dtype)).numpy() for name, values in out.items()}
 
         def decode(row: int, number: int) -> None:
@@ -39,6 +42,7 @@ class FileSource(FieldSource):
 
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(decode, range(len(wanted)), wanted.tolist()))
+        return out
 
     @cached_property
     def moments(self) -> Mapping[str, np.ndarray]:  # type: ignore[override]

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedrs_lightning.data.building import build
-from fedrs_lightning.data.field_source import Field, FieldSource, as_bits, moments_of
+from fedrs_lightning.data.field_source import Field, FieldSource, moments_of
+from fedrs_lightning.data.residence import MappedArray, Shelf
 from fedrs_lightning.data.shards import Plan, Put, shard_bounds
 from fedrs_lightning.errors import DataError, RunError
 from fedrs_lightning.files import read_json
@@ -56,7 +56,8 @@ class PackedSource(FieldSource):
     Attributes:
         folder: of the pack.
         digest: SHA-256 of the arrays' bytes.
-        fields: [N, *shape] memory map of each field (uint8 or uint16).
+        fields: [N, *shape] mapped array of each field (uint8 or uint16).
+        shelf: where these arrays lie for `gather`.
         moments: int64 [N, 2, C] of each field, sum and sum of squares over each sample's pixels.
         sample_ids: id of each sample.
         extras: what a batch holds beside the fields.
@@ -74,24 +75,25 @@ class PackedSource(FieldSource):
             index = read_json(folder / "index.json")
             about = {name: Field(tuple(field["shape"]), field["dtype"]) for name, field in index["arrays"].items()}
             ids = tuple(index["sample_ids"])
-            # Copy on write: torch wants writable memory, the file stays untouched.
-            self.fields: dict[str, np.ndarray] = {
-                name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in about
-            }
+            self._arrays = {name: MappedArray(folder / f"{name}.npy") for name in about}
             self.moments: Mapping[str, np.ndarray] = {name: np.load(folder / f"{name}.moments.npy", allow_pickle=False) for name in about}
         except (RunError, OSError, ValueError, KeyError) as error:
             raise DataError(f"{folder}: the pack is damaged ({error}); delete this folder, it is made again") from None
+        self.fields = {name: array.array for name, array in self._arrays.items()}
         for name, field in about.items():
             found = self.fields[name]
             if found.shape != (len(ids), *field.shape) or str(found.dtype) != field.dtype or len(self.moments[name]) != len(ids):
                 raise DataError(f"{folder}: the pack is damaged ({name} {found.shape}); delete this folder, it is made again")
         super().__init__(ids, about, extras)
         self.folder, self.digest = folder, str(index["sha256"])
-        self._bits = {name: as_bits(array) for name, array in self.fields.items()}
+        self.shelf = Shelf(list(self._arrays.values()))
 
-    def _fill(self, wanted: Tensor, out: dict[str, Tensor]) -> None:
-        for name, bits in self._bits.items():
-            torch.index_select(bits, 0, wanted, out=out[name])
+    def _fields(self, wanted: Tensor, pin_memory: bool) -> dict[str, Tensor]:
+        found, there = {}, wanted.to(self.shelf.device)
+        for name, array in self._arrays.items():
+            found[name] = self.shelf.empty(array, len(wanted), pin_memory)
+            self.shelf.select(array, there, found[name])
+        return found
 
 
 def fingerprint(files: Iterable[tuple[str, Path]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from fedrs_lightning.data.federated import ClientSplit, Federation
-from fedrs_lightning.data.loading import ClientLoader
+from fedrs_lightning.data.loading import ClientLoader, Loading
 from fedrs_lightning.engine.checkpoint import Checkpoint, CheckpointStore
 from fedrs_lightning.engine.cohort import CohortSampler, assign
 from fedrs_lightning.engine.evaluate import Evaluation, Evaluator
@@ -87,6 +88,7 @@ class Engine:
         upload_memory: bytes of uploads that a rank holds in memory.
         keep_checkpoints: how many of the newest stay on disk.
         preemption: listens for the scheduler's warning; None does not listen.
+        loading: how batches come from the packs.
 
     Raises:
         ConfigError: cohort, batches or clients that cannot work, or data, task and method that do not fit; names the remedy.
@@ -108,6 +110,7 @@ class Engine:
         upload_memory: float = 2**30,
         keep_checkpoints: int = 2,
         preemption: Preemption | None = None,
+        loading: Loading | None = None,
     ) -> None:
         self.fabric, self.task, self.method, self.schedule, self.seed, self.name = fabric, task, method, schedule, seed, name
         self.federation, self.path, self.preemption = federation, Path(path), preemption
@@ -116,7 +119,9 @@ class Engine:
         self.clients = [Client(split.id, len(split.train), split.name) for split in training.clients]
         cohort_size = None if method.pools_clients else schedule.clients_per_round  # all data at once is no client to draw
         self.sampler = CohortSampler(self.clients, cohort_size, seed)
-        self.loader = ClientLoader(training, schedule.batch_size, schedule.min_last_batch, seed, fabric.device, channels_last)
+        self.loader = ClientLoader(training, schedule.batch_size, schedule.min_last_batch, seed, fabric.device, channels_last, loading)
+        if self.loader.note and fabric.global_rank == 0:
+            warnings.warn(self.loader.note, stacklevel=2)
         _check_batches(self.loader, self.clients, task)
         task.check_batch(federation.source.gather(training.clients[0].train[:1]))
         method.check(task)

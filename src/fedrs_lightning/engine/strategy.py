@@ -19,6 +19,8 @@ from lightning.fabric.strategies.launchers import subprocess_script
 from lightning.fabric.strategies.strategy import Strategy
 from torch import nn
 
+from fedrs_lightning.data.loading import Loading
+from fedrs_lightning.data.residence import BUDGET, GIB, Residence
 from fedrs_lightning.engine.ranks import RANK_ZERO, RankWatch, telling
 from fedrs_lightning.errors import ConfigError
 
@@ -41,6 +43,10 @@ class FabricSettings:
         compile: compile the network with torch.compile, once for all clients.
         deterministic: ask torch for deterministic kernels: `true` refuses an operation that has none, `warn` only says so.
         upload_memory: bytes that a rank may hold in uploads of one round, in GiB; more are spooled to the run directory.
+        residence: where packed images lie: `map` leaves them in the mapped file, `ram` copies them into each rank's memory,
+            `device` onto its device. What is too large for `residence_budget` stays mapped.
+        residence_budget: GiB of packed images that a rank may hold. Of a mapped file it gives back what it touched beyond.
+        prefetch: batches that a thread of each rank loads ahead; `auto` takes 2 on GPUs and 0 on CPUs.
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
@@ -52,6 +58,20 @@ class FabricSettings:
     compile: bool = False
     deterministic: Literal["true", "warn", "false"] = "warn"
     upload_memory: float = 1.0
+    residence: Residence = "map"
+    residence_budget: float = BUDGET
+    prefetch: int | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.residence_budget > 0:
+            raise ConfigError(f"fabric.residence_budget={self.residence_budget} must be above 0 GiB")
+        if self.prefetch != "auto" and self.prefetch < 0:
+            raise ConfigError(f"fabric.prefetch={self.prefetch} must be 0 (off) or a number of batches, or auto")
+
+    @property
+    def loading(self) -> Loading:
+        """How batches come from the packs."""
+        return Loading(self.residence, self.residence_budget * GIB, None if self.prefetch == "auto" else self.prefetch)
 
     def resolve(self, num_clients: int) -> tuple[str, int, int]:
         """Accelerator, ranks on this machine and threads per rank.
