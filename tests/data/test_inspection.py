@@ -10,6 +10,7 @@ from PIL import Image
 from rich.cells import cell_len
 
 from fedrs_lightning.cli.data_config import dataset_of
+from fedrs_lightning.cli.inspect_tables import show
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.data import IID, ByAttribute, ClientSplit, Domain, Domains, EuroSAT, FederatedDataset, Federation, FolderSegmentation
 from fedrs_lightning.data.inspection import inspect_data
@@ -154,6 +155,18 @@ def test_label_sets_bands_of_two_sizes_and_days():
     compare(found["bands"][3:], dataset.coarse[10:20].reshape(1, -1).astype(float), 10, 10)
     assert [band["band"] for band in found["bands"]] == ["B04", "B03", "B08", "B11"]
     assert facts["clients"][0]["classes_lacking"] == ["absent"]
+
+
+def test_tables_of_many_clients_end(capsys):
+    dataset = Memory()
+    facts = inspect_data(dataset, dataset.federation(0), 0).facts
+    facts["clients"] = [facts["clients"][0] | {"id": number, "name": f"client {number}"} for number in range(100)]
+    show(facts)
+    out = capsys.readouterr().out
+    assert "tables show 60 of 100 clients in rows and 24 in columns; --json FILE has all" in out
+    assert "client 59 " in out
+    assert "client 60 " not in out
+    assert max(cell_len(line) for line in out.splitlines()) <= 80
 
 
 def is_png(path):

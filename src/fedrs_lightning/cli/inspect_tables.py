@@ -12,7 +12,7 @@ from rich.table import Table
 from fedrs_lightning.results.brief import brief_name, brief_number
 
 NAME = 24  # letters of a class or client
-CLIENTS = 60  # beyond so many, tables by client show the first ones
+CLIENTS, WIDE = 60, 24  # rows, and columns, of clients that are shown; --json has all
 
 
 def show(facts: dict[str, Any]) -> None:
@@ -28,8 +28,9 @@ def show(facts: dict[str, Any]) -> None:
     if any("days" in split for _, _, split in _splits(facts)):
         _days(console, facts)
     _bands(console, facts)
-    if len(clients) > CLIENTS:
-        console.print(f"tables by client show the first {CLIENTS} of {len(clients)}; --json FILE has all", highlight=False)
+    if len(clients) > WIDE:
+        some = f"tables show {min(CLIENTS, len(clients))} of {len(clients)} clients in rows and {WIDE} in columns; --json FILE has all"
+        console.print(f"\n{some}", highlight=False, markup=False)
 
 
 def _samples(console: Console, facts: dict[str, Any]) -> None:
@@ -58,14 +59,14 @@ def _samples(console: Console, facts: dict[str, Any]) -> None:
 
 def _classes(console: Console, facts: dict[str, Any]) -> None:
     """Classes by split: training data of each client, then the test and validation data of all."""
-    columns = [(str(client["id"]), client["train"]["class_counts"]) for client in facts["clients"][:CLIENTS]]
+    columns = [(str(client["id"]), client["train"]["class_counts"]) for client in facts["clients"][:WIDE]]
     common = [("all", facts["train"]["class_counts"])]
     common += [(name[:4], facts[name]["class_counts"]) for name in ("test", "validation") if facts[name]["num_samples"]]
     classes = list(enumerate(facts["class_names"]))
     having = "that have each class" if facts["kind"] == "multi-label" else "of each class"
     title = f"training {facts['counted']} {having}, by client (columns: client ids)"
     _wide(console, title, "class", classes, [*columns, *common], lambda counts, number: counts[number])
-    own = [(str(client["id"]), client["test"]["class_counts"]) for client in facts["clients"][:CLIENTS] if "test" in client]
+    own = [(str(client["id"]), client["test"]["class_counts"]) for client in facts["clients"][:WIDE] if "test" in client]
     if own:
         title = f"{facts['counted']} {having} in the own test sets"
         _wide(console, title, "class", classes, own, lambda counts, number: counts[number])
@@ -112,7 +113,7 @@ def _bands(console: Console, facts: dict[str, Any]) -> None:
             table.add_row(brief_name(band["band"], NAME), *map(brief_number, values))
         console.print(table)
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for client in [client for client in facts["clients"][:CLIENTS] if client["train"]["bands"]]:
+    for client in [client for client in facts["clients"][:WIDE] if client["train"]["bands"]]:
         groups.setdefault(tuple(band["band"] for band in client["train"]["bands"]), []).append(client)
     for names, members in groups.items():
         for title, key in (("mean", "mean"), ("deviation", "deviation"), ("median", "p50")):

@@ -189,8 +189,7 @@ def plot_samples(sheet: Sheet, out: Path, title: str) -> Path:
                 axes.imshow(content[place], interpolation="nearest")
                 axes.set_xticks([])
                 axes.set_yticks([])
-                for side in axes.spines.values():
-                    side.set_visible(False)
+                axes.spines[:].set(visible=True, color="#aaaaaa", linewidth=0.5)  # white classes end somewhere too
             row[0].set_ylabel(name.replace(" (", "\n("), fontsize=7)
         for axes, text in zip(grid[-1], sheet.texts, strict=True):
             axes.set_xlabel(text, fontsize=6.5)
