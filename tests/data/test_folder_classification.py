@@ -164,6 +164,21 @@ def test_the_split_is_drawn_within_each_client(tmp_path):
     assert zones.headline is None
 
 
+def test_other_labels_are_other_data(tmp_path):
+    for number in range(4):
+        picture(tmp_path / f"{number}.png", number)
+    manifests = []
+    for order in ([0, 1, 0, 1], [1, 0, 1, 0]):  # as many of each class
+        content = {"path": [f"{number}.png" for number in range(4)], "label": [CLASSES[label] for label in order]}
+        content["split"] = ["train", "train", "test", "test"]
+        parquet.write_table(pa.table(content | {"client": pa.array([1.0, 2.0, None, float("nan")])}), tmp_path / "t.parquet")
+        federation = opened(FolderClassification(str(tmp_path), CLASSES, 3, table="t.parquet"))
+        assert [client.test for client in federation.clients] == [None, None]  # nobody's
+        manifests.append(federation.manifest)
+    assert manifests[0]["images_sha256"] == manifests[1]["images_sha256"]
+    assert manifests[0] != manifests[1]
+
+
 def test_resizing(tmp_path):
     sizes = {"a": (SIDE, SIDE), "b": (12, 30), "c": (40, 24)}
     made = {f"field/{name}.png": picture(tmp_path / "field" / f"{name}.png", 1, side) for name, side in sizes.items()}
@@ -221,6 +236,7 @@ def test_faults_of_a_table_name_the_row(rows, options, message, tmp_path, monkey
     ("header", "partition", "message"),
     [
         ("Path,label,client,split", None, "has no column 'path'; did you mean 'Path'"),
+        ("path;label;client;split", None, "columns must be separated by commas, got 'path;label;client;split'"),
         ("path,class,client,split", None, "needs one column 'label' or 'labels' and has neither"),
         ("path,label,label,split", None, "must name each column once"),
         ("path,label,owner,split", None, "has no column 'client'; add one, or set partition"),

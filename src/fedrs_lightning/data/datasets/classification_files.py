@@ -188,6 +188,8 @@ def _read_csv(path: Path) -> tuple[dict[str, Sequence[Any]], Callable[[int], str
         with path.open(newline="", encoding="utf-8-sig") as handle:
             reader = csv.reader(handle, strict=True)
             header = [name.strip() for name in next(reader, [])]
+            if len(header) == 1 and any(other in header[0] for other in ";\t"):
+                raise DataError(f"{path}: columns must be separated by commas, got '{header[0]}'; save it as CSV with commas")
             for row in reader:
                 if not row:
                     continue
@@ -235,7 +237,8 @@ def _near(name: str, valid: Collection[str]) -> str:
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else str(value).strip()
+    """A cell as text; pandas writes NaN where a cell is empty."""
+    return "" if value is None or value != value else str(value).strip()
 
 
 def _classes(value: Any, separator: str | None) -> list[str]:

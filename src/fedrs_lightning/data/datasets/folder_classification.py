@@ -13,7 +13,7 @@ import torch
 from fedrs_lightning.data.building import cache_folder
 from fedrs_lightning.data.datasets.classification_files import Samples, scan_folders, scan_table
 from fedrs_lightning.data.datasets.classification_images import RESIZE, ImageFormat, decoder
-from fedrs_lightning.data.federated import ClientSplit, FederatedDataset, Federation, describe_split
+from fedrs_lightning.data.federated import ClientSplit, FederatedDataset, Federation, describe_split, hash_ids
 from fedrs_lightning.data.field_source import Field
 from fedrs_lightning.data.normalisation import Sums, statistics
 from fedrs_lightning.data.packing import PackedSource, PackSpec, fingerprint, pack, pack_folder
@@ -311,6 +311,7 @@ class FolderClassification(FederatedDataset):
             "class_names": list(self._classes),
             "num_samples": len(source),
             "images_sha256": source.digest,
+            "labels_sha256": hash_ids([f"{name}: {label}" for name, label in zip(samples.ids, samples.labels.tolist(), strict=True)]),
             "clients": [
                 {"id": client.id, "name": client.name, "train": describe(client.train)}
                 | ({} if client.test is None else {"test": describe(client.test)})
