@@ -61,7 +61,9 @@ def _classes(console: Console, facts: dict[str, Any]) -> None:
     """Classes by split: training data of each client, then the test and validation data of all."""
     columns = [(str(client["id"]), client["train"]["class_counts"]) for client in facts["clients"][:WIDE]]
     common = [("all", facts["train"]["class_counts"])]
-    common += [(name[:4], facts[name]["class_counts"]) for name in ("test", "validation") if facts[name]["num_samples"]]
+    common += [
+        (title, facts[name]["class_counts"]) for name, title in (("test", "test"), ("validation", "val")) if facts[name]["num_samples"]
+    ]
     classes = list(enumerate(facts["class_names"]))
     having = "that have each class" if facts["kind"] == "multi-label" else "of each class"
     title = f"training {facts['counted']} {having}, by client (columns: client ids)"
