@@ -1,8 +1,8 @@
 """Where the arrays of packs lie while a run gathers batches from them.
 
 Mapped files cost no memory of their own, but every page that was touched counts for the process until it gives it back.
-A shelf gives all of them back whenever more than its budget was touched. The kernel keeps what it can in its cache, so that
-the next touch finds most pages there.
+A shelf gives all of them back before they exceed its budget. The kernel keeps what it can in its cache, so that the next
+touch finds most pages there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedrs_lightning.data.field_source import as_bits
 Residence = Literal["map", "ram", "device"]
 GIB = 2**30
 BUDGET = 4.0  # GiB
-AROUND = 64 * 2**10  # bytes that the kernel maps around a page that is touched
+HUGE = 2 * 2**20  # bytes that the kernel may map around a page that is touched
 BLOCK = 64 * 2**20  # bytes that are moved at a time
 
 
@@ -49,12 +49,7 @@ class MappedArray:
             raise ValueError(f"{path.name} ends too early")
         self.array = np.frombuffer(self._map, dtype, count, offset if count else 0).reshape(shape)
         self.nbytes, self.bits, self.mapped = self.array.nbytes, as_bits(self.array), True
-        row = self.nbytes // max(1, len(self.array))
-        self._touched_by_row = (-(-row // AROUND) + 1) * AROUND
-
-    def touched(self, rows: int) -> int:
-        """Bytes of mapped pages that so many rows may touch."""
-        return rows * self._touched_by_row if self.mapped else 0
+        self.touched = (-(-self.nbytes // max(1, len(self.array)) // HUGE) + 1) * HUGE  # by a row, at most
 
     def release(self) -> None:
         """Give the touched pages back to the kernel."""
@@ -82,7 +77,7 @@ class Shelf:
 
     def __init__(self, arrays: Sequence[MappedArray]) -> None:
         self.arrays, self.budget, self.device = tuple(arrays), BUDGET * GIB, torch.device("cpu")
-        self._touched = 0
+        self._touched, self._before = 0, 0
         self._bounded = self.nbytes > self.budget
 
     @property
@@ -97,17 +92,25 @@ class Shelf:
 
     def select(self, array: MappedArray, wanted: Tensor, out: Tensor) -> None:
         """Gather rows `wanted` (int64, on the shelf's device) of an array into `out`."""
-        torch.index_select(array.bits, 0, wanted, out=out)
-        if self._bounded:
-            self._touched += array.touched(len(wanted))
-            if self._touched > self.budget:
-                self.release()
+        if not self._bounded:
+            torch.index_select(array.bits, 0, wanted, out=out)
+            return
+        half = self.budget / 2  # what is kept at most, and what one piece may add
+        rows = max(1, int(half // array.touched))
+        for start in range(0, len(wanted), rows):
+            piece = slice(start, start + rows)
+            torch.index_select(array.bits, 0, wanted[piece], out=out[piece])
+            self._touched += len(wanted[piece]) * array.touched
+            if self._touched > half:  # at most; now find out how much it is
+                self._touched = max(0, mapped_bytes(self._touched) - self._before)
+                if self._touched > half:
+                    self.release()
 
     def release(self) -> None:
         """Give all touched pages back to the kernel."""
-        self._touched = 0
         for array in self.arrays:
             array.release()
+        self._touched, self._before = 0, mapped_bytes(0)
 
     def settle(self, residence: Residence, budget: float, device: torch.device) -> str | None:
         """Put the arrays where a run wants them; nothing that is gathered depends on it.
@@ -121,6 +124,7 @@ class Shelf:
             Why they stay mapped although the run wanted them elsewhere, or None.
         """
         self.budget, self._bounded, total = budget, self.nbytes > budget, self.nbytes
+        self._touched, self._before = 0, mapped_bytes(0)
         if residence == "map":
             return None
         said = f"fabric.residence={residence}: the packs hold {total / GIB:.2f} GiB, more than"
@@ -134,6 +138,15 @@ class Shelf:
             array.move(target)
         self.device, self._bounded = target, False
         return None
+
+
+def mapped_bytes(otherwise: int) -> int:
+    """Resident bytes of all files that this process maps; `otherwise` where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 (a Path costs as much as the call)
+            return int(file.read(200).split()[2]) * mmap.PAGESIZE
+    except OSError:
+        return otherwise
 
 
 def settle(source: Any, residence: Residence, budget: float, device: torch.device) -> str | None:
