@@ -261,10 +261,12 @@ class BigEarthNet(FederatedDataset):
         return {
             "dataset": "BigEarthNet-S2 v2.0",
             "root": str(Path(self.root).expanduser().resolve()),
-            "images": str(found.images.resolve()),
+            "folders": {
+                "images": str(found.images.resolve()),
+                "metadata": str(found.metadata.resolve()),
+                "flagged_metadata": str(found.flagged.resolve()) if self.flagged else None,
+            },
             "variant": VARIANTS[found.kind],
-            "metadata": str(found.metadata.resolve()),
-            "flagged_metadata": str(found.flagged.resolve()) if self.flagged else None,
             "synthetic": None if marker is None else dict(read_json(marker)),
             "decoder": selection.store.decoder,
             "bands": list(self.bands),
@@ -288,7 +290,9 @@ class BigEarthNet(FederatedDataset):
             "num_samples": len(selection.rows),
             "storage": self.storage,
             "fingerprint": self.fingerprint,
-            "source_sha256": self._source,
+            # Of names, sizes and times, so a copy may have another; a pack's bytes say more.
+            "source_sha256": self._source if self.storage == "files" else None,
+            "labels_sha256": hash_ids(_labelled(selection.rows)),
             "clients": splits,
             "test": describe(selection.indices("test")),
             "validation": describe(selection.indices("validation")),
@@ -325,6 +329,14 @@ class BigEarthNet(FederatedDataset):
             found |= {name: (count, one, two) for name, one, two in zip(names, first, second, strict=True)}
         counts, first_sums, second_sums = zip(*(found[band] for band in self.bands), strict=True)
         return Sums(counts, first_sums, second_sums)
+
+
+def _labelled(rows: Rows) -> list[str]:
+    """One line a patch, with its labels."""
+    return [
+        f"{name}: {''.join(map(str, labels))}"
+        for name, labels in zip(rows.patch_ids.tolist(), rows.labels.astype(int).tolist(), strict=True)
+    ]
 
 
 def _one_of(name: str, value: str, valid: tuple[str, ...]) -> None:
