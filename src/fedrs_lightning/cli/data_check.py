@@ -13,45 +13,35 @@ from fedrs_lightning.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedrs_lightning.data.check_report import Report
-    from fedrs_lightning.data.partition import Partition
+    from fedrs_lightning.data.datasets.eurosat import EuroSAT
 
-_EUROSAT = ("bands", "clients", "alpha", "by", "attributes")
+_EUROSAT = ("bands", "clients", "alpha", "by", "attributes", "split")
 _BIGEARTHNET = ("metadata", "flagged_metadata", "flagged", "season", "countries")
+_ONLY_NAMED = ("root", *_EUROSAT, *_BIGEARTHNET)  # what a config says itself
 
 
 def main(argv: Sequence[str]) -> int:
     """Look, and show what was found; returns the exit code, 2 where there are errors."""
+    from fedrs_lightning.cli.data_config import data_options
     from fedrs_lightning.data.check import check_eurosat
     from fedrs_lightning.data.check_bigearthnet import check_bigearthnet
     from fedrs_lightning.data.check_segmentation import check_segmentation
     from fedrs_lightning.files import write_json
 
-    parser = DataParser("fedrs data check", description="Find the faults of a data folder.", allow_abbrev=False)
-    parser.add_argument("dataset", type=one_of(DATASETS), help=", ".join(DATASETS))
-    parser.add_argument("--root", required=True, metavar="DIR", help="data folder, as in the config")
-    parser.add_argument("--bands", type=one_of(("rgb", "all")), default="rgb", help="rgb (JPEG, default) or all (13-band GeoTIFF)")
-    parser.add_argument("--deep", action="store_true", help="decode every file instead of reading headers and a few rows")
-    parser.add_argument("--sample", type=int, metavar="N", help="look into N random files (tiles, patches) only")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
-    parser.add_argument("--seed", type=int, default=0, help="of --sample and of the clients (default 0)")
-    parser.add_argument("--clients", type=int, metavar="K", help="show the table of K clients (with --alpha: Dirichlet, otherwise IID)")
-    parser.add_argument("--alpha", type=float, help="concentration of the Dirichlet partition")
-    parser.add_argument("--by", metavar="ATTRIBUTE", help="show the table of one client for each value of an attribute")
-    parser.add_argument("--attributes", metavar="CSV", help="attribute table with a column 'file'")
-    patches = parser.add_argument_group("bigearthnet only")
-    patches.add_argument("--metadata", metavar="FILE", help="metadata.parquet, where it does not lie beside the images")
-    patches.add_argument("--flagged-metadata", metavar="FILE", help="the table of flagged patches, where it does not lie beside the other")
-    patches.add_argument("--flagged", action="store_true", help="the table of flagged patches (snow, cloud, shadow) must be there")
-    patches.add_argument("--season", metavar="WHEN", help="look at patches of this season: summer, all (default), or months such as 6,7,8")
-    patches.add_argument("--countries", metavar="NAME[,NAME]", help="look at patches of these countries, each of which must have some")
-    options = parser.parse(argv)
+    parser = _parser()
+    overrides, rest = data_options(argv)
+    options = parser.parse(rest)
+    if options.config or overrides:
+        return _check_config(options, overrides, parser)
+    if options.dataset is None or options.root is None:
+        raise ConfigError("name a data set and its --root, or a --config (see fedrs data check --help)")
+    options.seed = options.seed or 0
     for names, dataset in ((_EUROSAT, "eurosat"), (_BIGEARTHNET, "bigearthnet")):
         for name in names if options.dataset != dataset else ():
             if getattr(options, name) != parser.get_default(name):
                 raise ConfigError(f"--{name.replace('_', '-')} is for {dataset}; leave it out")
     if options.dataset == "eurosat":
-        partition = _partition(options)
-        report = check_eurosat(options.root, options.bands, options.deep, options.sample, options.seed, partition, options.attributes)
+        report = check_eurosat(options.root, options.bands, options.deep, options.sample, options.seed, _dealer(options))
     elif options.dataset == "bigearthnet":
         report = check_bigearthnet(
             options.root,
@@ -72,18 +62,72 @@ def main(argv: Sequence[str]) -> int:
     return 2 if report.failed else 0
 
 
-def _partition(options: argparse.Namespace) -> Partition | None:
-    from fedrs_lightning.data.partition import IID, ByAttribute, Dirichlet
+def _parser() -> DataParser:
+    parser = DataParser("fedrs data check", description="Find the faults of a data folder.", allow_abbrev=False)
+    parser.add_argument("dataset", type=one_of(DATASETS), nargs="?", help=f"{', '.join(DATASETS)}; or leave it out and give --config")
+    parser.add_argument("--root", metavar="DIR", help="data folder, as in the config")
+    parser.add_argument(
+        "--config",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="check what an experiment file or a data-set file (configs/data/*.yaml) names, your own files too; repeatable, and "
+        "options such as --data.init_args.root DIR override it",
+    )
+    parser.add_argument("--bands", type=one_of(("rgb", "all")), default="rgb", help="rgb (JPEG, default) or all (13-band GeoTIFF)")
+    parser.add_argument("--deep", action="store_true", help="decode every file instead of reading headers and a few rows")
+    parser.add_argument("--sample", type=int, metavar="N", help="look into N random files (tiles, patches) only")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
+    parser.add_argument("--seed", type=int, help="of --sample and of the clients (default: that of the config, or 0)")
+    parser.add_argument("--clients", type=int, metavar="K", help="show the table of K clients (with --alpha: Dirichlet, otherwise IID)")
+    parser.add_argument("--alpha", type=float, help="concentration of the Dirichlet partition")
+    parser.add_argument("--by", metavar="ATTRIBUTE", help="show the table of one client for each value of an attribute")
+    parser.add_argument("--attributes", metavar="CSV", help="attribute table with a column 'file'")
+    parser.add_argument("--split", metavar="LISTS", help="also read published split lists: their folder, or the start of their paths")
+    patches = parser.add_argument_group("bigearthnet only")
+    patches.add_argument("--metadata", metavar="FILE", help="metadata.parquet, where it does not lie beside the images")
+    patches.add_argument("--flagged-metadata", metavar="FILE", help="the table of flagged patches, where it does not lie beside the other")
+    patches.add_argument("--flagged", action="store_true", help="the table of flagged patches (snow, cloud, shadow) must be there")
+    patches.add_argument("--season", metavar="WHEN", help="look at patches of this season: summer, all (default), or months such as 6,7,8")
+    patches.add_argument("--countries", metavar="NAME[,NAME]", help="look at patches of these countries, each of which must have some")
+    return parser
 
-    if options.by:
-        if options.clients is not None or options.alpha is not None:
-            raise ConfigError("--by makes its own clients; leave out --clients and --alpha")
-        return ByAttribute(options.by)
+
+def _check_config(options: argparse.Namespace, overrides: Sequence[str], parser: DataParser) -> int:
+    from fedrs_lightning.cli.data_config import dataset_of
+    from fedrs_lightning.data.check_dataset import check_dataset
+    from fedrs_lightning.files import write_json
+
+    given = [f"--{name.replace('_', '-')}" for name in _ONLY_NAMED if getattr(options, name) != parser.get_default(name)]
+    if options.dataset is not None or given:
+        raise ConfigError(f"{given[0] if given else options.dataset} is said by the config; leave it out, or the config")
+    dataset, seed = dataset_of(options.config, overrides, options.seed)
+    reports = check_dataset(dataset, options.deep, options.sample, seed)
+    failed = any(report.failed for report in reports)
+    if options.json:
+        write_json(options.json, {"failed": failed, "reports": [report.to_json() for report in reports]})
+    for report in reports:
+        _show(report)
+    return 2 if failed else 0
+
+
+def _dealer(options: argparse.Namespace) -> EuroSAT | None:
+    """The data set that splits and deals the samples, where the options say how."""
+    from fedrs_lightning.data.datasets.eurosat import EuroSAT
+    from fedrs_lightning.data.partition import IID, ByAttribute, Dirichlet, Partition
+
+    if options.by and (options.clients is not None or options.alpha is not None):
+        raise ConfigError("--by makes its own clients; leave out --clients and --alpha")
     if options.alpha is not None and options.clients is None:
         raise ConfigError("--alpha needs --clients K")
-    if options.clients is None:
+    partition: Partition = IID(1 if options.clients is None else options.clients)
+    if options.by:
+        partition = ByAttribute(options.by)
+    elif options.alpha is not None:
+        partition = Dirichlet(options.clients, options.alpha)
+    elif options.clients is None and options.split is None and options.attributes is None:
         return None
-    return IID(options.clients) if options.alpha is None else Dirichlet(options.clients, options.alpha)
+    return EuroSAT(options.root, partition, bands=options.bands, split=options.split or "seeded", attributes=options.attributes)
 
 
 def _season(text: str | None) -> str | list[int]:

@@ -14,7 +14,6 @@ from PIL import Image, UnidentifiedImageError
 from fedrs_lightning.data.check_report import Report, drawn, watched
 from fedrs_lightning.data.datasets import eurosat_files as layout
 from fedrs_lightning.data.datasets.eurosat import EuroSAT
-from fedrs_lightning.data.partition import Partition
 from fedrs_lightning.errors import ConfigError, DataError
 
 HASHED_BYTES = 64 * 1024  # smaller files are read whole anyway, so duplicates among them cost nothing to find
@@ -27,8 +26,7 @@ def check_eurosat(
     deep: bool = False,
     sample: int | None = None,
     seed: int = 0,
-    partition: Partition | None = None,
-    attributes: str | None = None,
+    dealer: EuroSAT | None = None,
 ) -> Report:
     """Check a EuroSAT folder.
 
@@ -38,8 +36,7 @@ def check_eurosat(
         deep: decode every image instead of reading headers, and compare decoded pixels for duplicates.
         sample: look into this many files, drawn at random, instead of all.
         seed: of the sample and of the clients.
-        partition: also deal the training samples to clients, for the table.
-        attributes: table for `ByAttribute`.
+        dealer: also split the samples and deal them to clients as this data set does, for the table.
     """
     report = Report("EuroSAT", str(root), mode="deep" if deep else "header")
     try:
@@ -57,10 +54,8 @@ def check_eurosat(
     report.counts = dict(zip(layout.CLASSES, np.bincount(labels, minlength=len(layout.CLASSES)).tolist(), strict=True))
     _check_files(report, drawn(found.files, sample, seed), bands, deep)
     report.note_synthetic(layout.synthetic_marker(folder))
-    if partition is not None and not report.failed:
-        _deal(
-            report, EuroSAT(str(root), partition, bands=bands, attributes=attributes), tuple(file.id for file in found.files), labels, seed
-        )
+    if dealer is not None and not report.failed:
+        _deal(report, dealer, tuple(file.id for file in found.files), labels, seed)
     return report
 
 

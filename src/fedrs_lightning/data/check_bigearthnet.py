@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -41,6 +42,7 @@ def check_bigearthnet(
     deep: bool = False,
     sample: int | None = None,
     seed: int = 0,
+    missing: Literal["error", "leave_out"] = "error",
 ) -> Report:
     """Check a BigEarthNet v2.0 archive.
 
@@ -54,6 +56,7 @@ def check_bigearthnet(
         deep: decode every band file instead of reading its header, and compare pixels for duplicates.
         sample: look into the files of this many patches, drawn at random, instead of all.
         seed: of the sample.
+        missing: whether patches of the tables that are not on disk are an error, or only noted.
     """
     months_of(season)
     for name in countries or ():
@@ -68,9 +71,9 @@ def check_bigearthnet(
         chosen = _filter(report, found, rows, season, countries)
         store = open_store(found)
         present = store.present(chosen.patch_ids.tolist())
-        missing = chosen.patch_ids[~present].tolist()
-        if missing:
-            report.add("error", faults.not_on_disk(found.images, missing, len(chosen)))
+        absent = chosen.patch_ids[~present].tolist()
+        if absent:
+            report.add("error" if missing == "error" else "note", faults.not_on_disk(found.images, absent, len(chosen)))
         if found.kind == "files":
             _strangers(report, found)
         _check_patches(report, found, store, drawn(chosen.patch_ids[present].tolist(), sample, seed), deep, seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -24,19 +24,19 @@ BLENDED = (
 PARTICIPANTS = "participants"  # folders of the training labels alone, beside the complete ones
 
 
-def list_potsdam(root: str) -> Listing:
-    """Tiles of a Potsdam folder.
+def list_potsdam(root: str, skip: Collection[str] = ()) -> Listing:
+    """Tiles of a Potsdam folder, without those to skip.
 
     Raises:
         DataError: nothing to look at.
     """
     found = potsdam.list_files(root)
     if found.converted is not None:
-        return _converted(found.folder, found.converted, potsdam.TRAIN, potsdam.TEST, "")
+        return _converted(found.folder, found.converted, potsdam.TRAIN, potsdam.TEST, "", skip)
     listing = Listing(found.folder, [], ISPRS.names, (6000, 6000), views=("RGB", "IRRG", "RGBIR", "full label", "eroded label"))
     _unknown(listing, found.unknown, "the 38 Potsdam tiles")
     imaged = {tile for files in found.images.values() for tile in files}
-    for tile in sorted(imaged | {tile for files in found.labels.values() for tile in files}):
+    for tile in sorted((imaged | {tile for files in found.labels.values() for tile in files}) - {*skip}):
         images = {potsdam.SUFFIX[name]: (files[tile], len(potsdam.ORDER[name])) for name, files in found.images.items() if tile in files}
         hint = BLENDED if tile == potsdam.BLENDED else HINT
         labels = {f"{kind} label": (files[tile][0], ISPRS, hint) for kind, files in found.labels.items() if tile in files}
@@ -54,15 +54,15 @@ def list_potsdam(root: str) -> Listing:
     return listing
 
 
-def list_vaihingen(root: str) -> Listing:
-    """Areas of a Vaihingen folder.
+def list_vaihingen(root: str, skip: Collection[str] = ()) -> Listing:
+    """Areas of a Vaihingen folder, without those to skip.
 
     Raises:
         DataError: nothing to look at.
     """
     found = vaihingen.list_files(root)
     if found.converted is not None:
-        return _converted(found.folder, found.converted, vaihingen.TRAIN, vaihingen.TEST, "area")
+        return _converted(found.folder, found.converted, vaihingen.TRAIN, vaihingen.TEST, "area", skip)
     listing = Listing(found.folder, [], ISPRS.names, None, views=("IRRG", "full label", "eroded label"))
     _unknown(listing, found.unknown, "the 33 Vaihingen areas")
     known = {*vaihingen.TRAIN, *vaihingen.TEST}
@@ -70,7 +70,7 @@ def list_vaihingen(root: str) -> Listing:
     for area in sorted(labelled - known):
         path = next(files[area] for files in found.labels.values() if area in files)
         listing.findings.append(("note", f"{path}: is a label of area {area}, which has no image; such labels are not read"))
-    for area in sorted((set(found.images) | labelled) & known):
+    for area in sorted((set(found.images) | labelled) & known - {*skip}):
         images = {"IRRG": (found.images[area], 3)} if area in found.images else {}
         labels = {f"{kind} label": (files[area], ISPRS, HINT) for kind, files in found.labels.items() if area in files}
         _pair(listing, Job(area, "train" if area in vaihingen.TRAIN else "test", images, labels))
@@ -113,7 +113,9 @@ def _pair(listing: Listing, job: Job) -> None:
     listing.jobs.append(job)
 
 
-def _converted(folder: Path, found: ConvertedFiles, train: Sequence[str], test: Sequence[str], prefix: str) -> Listing:
+def _converted(
+    folder: Path, found: ConvertedFiles, train: Sequence[str], test: Sequence[str], prefix: str, skip: Collection[str]
+) -> Listing:
     listing = Listing(folder, [], ISPRS.names, None, views=("image", "label"))
     for path in found.orphans:
         other = "ann_dir" if "img_dir" in path.parts else "img_dir"
@@ -121,6 +123,8 @@ def _converted(folder: Path, found: ConvertedFiles, train: Sequence[str], test: 
     hint = "not a converted index PNG (0 boundary, 1 to 6); convert it again"
     for name, pieces in found.pieces.items():
         tile = name.removeprefix(prefix)
+        if tile in skip:
+            continue
         if tile not in (*train, *test):
             _unknown(listing, [next(iter(pieces.values()))[0]], "the official tiles")
             continue

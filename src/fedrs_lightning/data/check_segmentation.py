@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
@@ -20,7 +20,9 @@ from fedrs_lightning.errors import DataError
 SegmentationName = Literal["potsdam", "vaihingen", "loveda"]
 
 
-def check_segmentation(dataset: SegmentationName, root: str, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
+def check_segmentation(
+    dataset: SegmentationName, root: str, deep: bool = False, sample: int | None = None, seed: int = 0, skip: Collection[str] = ()
+) -> Report:
     """Check a folder of a segmentation data set.
 
     Args:
@@ -29,11 +31,12 @@ def check_segmentation(dataset: SegmentationName, root: str, deep: bool = False,
         deep: decode every image and label. Without it headers are read, and of GeoTIFFs a strip of rows.
         sample: look into the files of this many tiles, drawn at random, instead of all.
         seed: of the sample.
+        skip: Potsdam tiles or Vaihingen areas that are not looked at.
     """
     title = {"potsdam": "Potsdam", "vaihingen": "Vaihingen", "loveda": "LoveDA"}[dataset]
     report = Report(title, str(root), mode="deep" if deep else "header", unit="pixels")
     try:
-        listing = {"potsdam": list_potsdam, "vaihingen": list_vaihingen, "loveda": list_loveda}[dataset](root)
+        listing = list_loveda(root) if dataset == "loveda" else {"potsdam": list_potsdam, "vaihingen": list_vaihingen}[dataset](root, skip)
     except DataError as error:
         report.add("error", str(error))
         return report

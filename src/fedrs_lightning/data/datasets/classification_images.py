@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from fedrs_lightning.data.rasters import open_rows
+from fedrs_lightning.data.rasters import Rows, open_rows
 from fedrs_lightning.errors import DataError
 
 RESIZE = "bilinear on float32, antialiased when it shrinks, align_corners=False, rounded to the pixel type"
@@ -52,20 +52,28 @@ class ImageFormat:
             DataError: the file cannot be decoded, or has other bands, pixels or another size; names it.
         """
         with open_rows(path) as raster:
-            if raster.dtype != self.pixel_type:
-                raise DataError(f"{path}: pixels are {raster.dtype}, not {self.pixel_type}; set pixel_type, or convert the file")
-            if self.bands is None and raster.bands != self.channels:
-                raise DataError(f"{path}: has {raster.bands} bands, not in_channels={self.channels}; say with bands which are wanted")
-            if self.bands is not None and raster.bands < max(self.bands):
-                raise DataError(f"{path}: has {raster.bands} bands, so there is no band {max(self.bands)}; correct bands")
-            if self.image_size is None and (raster.height, raster.width) != size:
-                raise DataError(
-                    f"{path}: is {raster.width} x {raster.height} pixels, others are {size[1]} x {size[0]}; set image_size to resize all"
-                )
+            self.judge(raster, path, size)
             pixels = raster.rows(0, raster.height)
         if self.bands is not None:
             pixels = pixels[[number - 1 for number in self.bands]]
         return pixels if pixels.shape[1:] == size else resized(pixels, size)
+
+    def judge(self, raster: Rows, path: Path, size: tuple[int, int]) -> None:
+        """Compare an opened image's header with what every image must be like.
+
+        Raises:
+            DataError: it has other bands, pixels or another size; names the file.
+        """
+        if raster.dtype != self.pixel_type:
+            raise DataError(f"{path}: pixels are {raster.dtype}, not {self.pixel_type}; set pixel_type, or convert the file")
+        if self.bands is None and raster.bands != self.channels:
+            raise DataError(f"{path}: has {raster.bands} bands, not in_channels={self.channels}; say with bands which are wanted")
+        if self.bands is not None and raster.bands < max(self.bands):
+            raise DataError(f"{path}: has {raster.bands} bands, so there is no band {max(self.bands)}; correct bands")
+        if self.image_size is None and (raster.height, raster.width) != size:
+            raise DataError(
+                f"{path}: is {raster.width} x {raster.height} pixels, others are {size[1]} x {size[0]}; set image_size to resize all"
+            )
 
 
 def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
