@@ -17,6 +17,8 @@ from fedrs_lightning.cli.main import main
 from fedrs_lightning.cli.parser import config_hash, parse, resolved
 from fedrs_lightning.data.synth.aerial import AerialSample
 from fedrs_lightning.data.synth.aerial_files import write_sample
+from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
+from fedrs_lightning.data.synth.bigearthnet_archive import write_sample as write_patches
 from fedrs_lightning.results.store import RunStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +125,9 @@ SMALLER = {
         "--data.init_args.partition={class_path: IID, init_args: {num_clients: 3}}",
     ],
     "Domains": ["--data.init_args.crop_size=32"],
+    "BigEarthNet": ["--data.init_args.image_size=16"],
     "ClassificationTask": ["--task.init_args.backbone=resnet18", "--task.init_args.width=4", "--task.init_args.stem=small"],
+    "MultilabelTask": ["--task.init_args.backbone=resnet18", "--task.init_args.width=4", "--task.init_args.stem=small"],
     "SegmentationTask": ["--task.init_args.encoder=resnet18", "--task.init_args.encoder_width=8", "--task.init_args.decoder_channels=16"],
 }
 
@@ -138,11 +142,19 @@ def aerial(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def patches(tmp_path_factory):
+    """Synthetic patches of eight countries."""
+    folder = tmp_path_factory.mktemp("patches") / "bigearthnet"
+    write_patches(folder, BigEarthNetSample(patches=10), processes=1)
+    return folder
+
+
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_experiments_run_two_rounds_at_a_smaller_size(fit, tiles, aerial, path):
+def test_experiments_run_two_rounds_at_a_smaller_size(fit, tiles, aerial, patches, path):
     found = plain("--config", path)
     names = [found[key]["class_path"].rpartition(".")[2] for key in ("data", "task")]
-    root = tiles if names[0] == "EuroSAT" else aerial
+    root = {"EuroSAT": tiles, "BigEarthNet": patches}.get(names[0], aerial)
     ran = fit(
         *(option for name in names for option in SMALLER[name]),
         *("--data.init_args.root", root, "--schedule.num_rounds=2", "--schedule.local_epochs=1", "--schedule.batch_size=8"),

@@ -5,6 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
+from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods import FedAvg, FedBN
 
 from .conftest import SIZES, make_several, multilabel_task
@@ -54,6 +55,12 @@ def test_protocols(method, tiny_run, tmp_path):
     rows = [row for row in one.clients if row.get("protocol") == "personal_own" and row["round"] == 2]
     assert [row["micro_map"] for row in rows] == pytest.approx(each, abs=1e-12)
     assert all(row["absent_classes"] == ["sand"] for row in rows)
+
+
+def test_a_run_without_test_data_is_refused_before_it_trains(tiny_run, tmp_path):
+    with pytest.raises(ConfigError, match="no test data for personal_own, which this run reports"):
+        tiny_run(FedAvg, federation=make_several(test=0), make_task=multilabel_task, path=tmp_path / "run")
+    assert not list((tmp_path / "run").rglob("*.jsonl"))
 
 
 def test_a_client_whose_test_data_show_nothing_has_no_score(tiny_run):

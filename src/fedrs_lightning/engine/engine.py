@@ -145,6 +145,7 @@ class Engine:
         self.evaluator = Evaluator(
             fabric, method, self.composer, self.loader, federation, self.memory, self.exchange, schedule.eval_batch_size
         )
+        self.evaluator.check()
         self.round = 0
         self.server = self._initial_server()
         self.best: dict[str, float] = {}

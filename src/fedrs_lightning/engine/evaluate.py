@@ -26,6 +26,7 @@ from fedrs_lightning.engine.cohort import assign
 from fedrs_lightning.engine.exchange import Exchange
 from fedrs_lightning.engine.local import Composer
 from fedrs_lightning.engine.memory import ClientMemory
+from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.types import State
 
@@ -104,6 +105,18 @@ class Evaluator:
         """
         protocol = self.federation.headline or ("personal_common" if len(self.federation.test) else "personal_own")
         return protocol, "_pooled" if protocol == "personal_own" else ""
+
+    def check(self) -> None:
+        """Refuse a run that would have nothing to report.
+
+        Raises:
+            ConfigError: no client has test data under the headline's protocol.
+        """
+        protocol, _ = self.headline
+        if protocol != "global" and not any(name == protocol for client in self.federation.clients for name, _ in self._sets(client)):
+            raise ConfigError(
+                f"there are no test data for {protocol}, which this run reports; give the data set more samples or another split"
+            )
 
     def __call__(self, server: State) -> Evaluation:
         """Evaluate.

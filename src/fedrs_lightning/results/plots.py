@@ -118,7 +118,7 @@ def plot_clients(stores: Sequence[RunStore], out: Path, metric: str | None = Non
             axes.hlines(values.mean(), index - 0.36, index + 0.36, color=colour, linewidth=2)
         axes.set_xticks(range(len(columns)), list(columns), rotation=20 if max(map(len, columns)) > 12 else 0)
         axes.set_xlim(-0.6, len(columns) - 0.4)
-        _value_axis(axes, key, max(value for points in columns.values() for value, _ in points))
+        _value_axis(axes, key.removesuffix("_pooled"), max(value for points in columns.values() for value, _ in points))
         axes.set_title(f"{_title(stores)}: clients in the last round\n(area: training samples, line: mean)", fontsize=9)
         return save(figure, out)
 
