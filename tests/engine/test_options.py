@@ -4,6 +4,7 @@ import lightning as L
 import pytest
 import torch
 
+from fedrs_lightning.data.loading import Loading
 from fedrs_lightning.engine.strategy import FabricSettings
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods import FedMAD
@@ -16,6 +17,19 @@ def test_channels_last_trains_close_to_contiguous(tiny_run):
     for key, value in plain.server.items():
         torch.testing.assert_close(last.server[key], value, rtol=2e-2, atol=2e-2)
     assert all(value.is_contiguous() for value in last.server.values())
+
+
+def test_loading_ahead_changes_no_bit(tiny_run):
+    plain, ahead = tiny_run(FedMAD, num_rounds=1), tiny_run(FedMAD, num_rounds=1, options={"loading": Loading(prefetch=2)})
+    assert plain.digest == ahead.digest
+    assert plain.history[0]["metrics"] == ahead.history[0]["metrics"]
+
+
+def test_a_residence_that_cannot_be_is_said(tmp_path):
+    fabric = L.Fabric(accelerator="cpu", devices=1)
+    fabric.launch()
+    with pytest.warns(UserWarning, match="fabric.residence=ram: the samples come from no pack"):
+        make_engine(fabric, FedMAD(), tmp_path, num_rounds=1, options={"loading": Loading("ram")})
 
 
 def test_bfloat16_runs_the_network_in_bfloat16(tmp_path):
