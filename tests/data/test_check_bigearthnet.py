@@ -15,7 +15,7 @@ from fedrs_lightning.cli.main import main
 from fedrs_lightning.data.check_bigearthnet import check_bigearthnet, look_at_headers
 from fedrs_lightning.data.datasets import bigearthnet_files as layout
 from fedrs_lightning.data.datasets.bigearthnet import BigEarthNet
-from fedrs_lightning.data.plain_tiff import is_plain
+from fedrs_lightning.data.plain_tiff import first_pixels
 from fedrs_lightning.data.synth import bigearthnet_defects as defects
 from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
 from fedrs_lightning.data.synth.bigearthnet_archive import write_sample
@@ -31,6 +31,7 @@ FILES = {
     "missing-band": r"{patch}_B05\.tif: no such file; a patch needs all bands",
     "wrong-size": r"{patch}_B03\.tif: has 1 band of uint16, 100 x 100 pixels, but must have one of uint16, 120 x 120",
     "wrong-type": r"{patch}_B04\.tif: has 1 band of uint8",
+    "zero-band": r"{patch}_B08\.tif: is zero everywhere",
     "truncated": r"{patch}_B11\.tif: cannot be read as a GeoTIFF",
 }
 FOLDERS = {
@@ -87,11 +88,18 @@ def test_faults_are_found_by_decoding(damaged, name):
     assert re.search(pattern(FILES[name], name), message)
 
 
-def test_what_only_decoding_shows(damaged):
-    root = damaged("zero-band", "duplicate")
-    zero, same = messages(check_bigearthnet(str(root), deep=True))
-    assert re.search(f"{defects.PLACES['zero-band'].id}_B08\\.tif: is zero everywhere", zero)
+@pytest.mark.parametrize("deep", [False, True])
+def test_equal_content_is_found(damaged, deep):
+    (same,) = messages(check_bigearthnet(str(damaged("duplicate")), deep=deep))
     assert re.search(f"{defects.PLACES['duplicate'].id}: the same content as .*_00_00; .*training and test data overlap", same)
+
+
+def test_patches_that_only_begin_alike_are_not_the_same(damaged):
+    root = damaged("duplicate")
+    path = layout.band_path(root / "BigEarthNet-S2", defects.PLACES["duplicate"].id, "B12")
+    content = path.read_bytes()
+    path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+    assert not check_bigearthnet(str(root)).failed
 
 
 def test_a_patch_without_a_row(damaged, capsys):
@@ -102,6 +110,20 @@ def test_a_patch_without_a_row(damaged, capsys):
     report = check_bigearthnet(str(root))
     assert not report.failed
     assert "this and 2 more patches are not in metadata.parquet" in messages(report, "note")[1]
+
+
+def test_a_patch_in_two_countries(damaged):
+    from pyarrow import parquet
+
+    from fedrs_lightning.data.synth.bigearthnet_files import write_table
+
+    root = damaged()
+    rows = parquet.read_table(root / layout.METADATA).to_pylist()
+    write_table(root / layout.METADATA, [*rows, rows[0] | {"country": "Belgium"}])
+    (message,) = messages(check_bigearthnet(str(root)))
+    assert re.search(
+        f"patch {rows[0]['patch_id']} is in {rows[0]['country']} and in Belgium; a patch may be in one split and one country", message
+    )
 
 
 def test_flagged_patches_need_their_table(damaged, capsys):
@@ -247,9 +269,10 @@ def test_plain_water_may_be_equal(damaged):
         for band in layout.ALL_BANDS:
             path = layout.band_path(images, patch, band)
             path.write_bytes(path.read_bytes()[: -2 * layout.SIDE[band] ** 2] + np.full(layout.SIDE[band] ** 2, 7, "<u2").tobytes())
-    report = check_bigearthnet(str(root), deep=True)
-    assert not report.failed
-    assert "the same plain pixels also in" in messages(report, "note")[1]
+    for deep in (False, True):
+        report = check_bigearthnet(str(root), deep=deep)
+        assert not report.failed
+        assert "the same plain pixels also in" in messages(report, "note")[1]
 
 
 def test_an_lmdb_is_checked_through_its_reader(small, tmp_path):
@@ -286,18 +309,18 @@ def test_other_forms_of_tiff_are_left_to_gdal(damaged, form):
         "bigtiff": {"BIGTIFF": "YES"},
         "tiled": {"tiled": True, "blockxsize": 64, "blockysize": 64},
     }[form]
-    assert is_plain(path, 120)
-    assert not is_plain(path, 60)
+    assert first_pixels(path, 120) == pixels.tobytes()[: len(first_pixels(path, 120))] != b""
+    assert first_pixels(path, 60) is None
     with rasterio.open(path, "w", **profile, **more) as raster:
         raster.write(pixels)
-    assert not is_plain(path, 120)
-    assert look_at_headers(root / "BigEarthNet-S2", defects.PLACES["missing-band"].id) == ([], "", False)
+    assert first_pixels(path, 120) is None
+    assert look_at_headers(root / "BigEarthNet-S2", defects.PLACES["missing-band"].id)[0] == []
 
 
 def test_a_cut_header_is_not_plain(small, tmp_path):
     content = next((small / "BigEarthNet-S2").rglob("*_B05.tif")).read_bytes()
     for length in (0, 3, 7, 9, 60, 200, 300, len(content) - 1):
         (tmp_path / "cut.tif").write_bytes(content[:length])
-        assert not is_plain(tmp_path / "cut.tif", 60)
+        assert first_pixels(tmp_path / "cut.tif", 60) is None
     (tmp_path / "cut.tif").write_bytes(content)
-    assert is_plain(tmp_path / "cut.tif", 60)
+    assert first_pixels(tmp_path / "cut.tif", 60)

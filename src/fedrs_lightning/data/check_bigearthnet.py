@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from fedrs_lightning.data.datasets import bigearthnet_faults as faults
 from fedrs_lightning.data.datasets import bigearthnet_files as layout
 from fedrs_lightning.data.datasets.bigearthnet_store import PatchStore, open_store
 from fedrs_lightning.data.datasets.bigearthnet_tables import Rows, Season, country_table, in_season, months_of, read_tables
-from fedrs_lightning.data.plain_tiff import is_plain
+from fedrs_lightning.data.plain_tiff import first_pixels
 from fedrs_lightning.errors import ConfigError, DataError
 
 OFFSET = 1000  # added to reflectance x 10000 in products of 2022 and later
@@ -29,7 +29,7 @@ _THREADS = 16  # a network file system answers many questions at a time
 _PLAIN = 60  # reflectance x 10000: patches of open water may span less in every band, and then equal ones may occur
 
 Look = tuple[list[str], str, bool]
-"""Of a patch: faults, hash of its pixels (empty without decoding), and whether they are plain."""
+"""Of a patch: faults, hash of its pixels as far as they were looked at (empty where there are faults), and whether they are plain."""
 
 
 def check_bigearthnet(
@@ -53,7 +53,7 @@ def check_bigearthnet(
         season: look at patches of these months only.
         countries: look at patches of these countries only, each of which must have some.
         flagged: the table of flagged patches must be there. Where it is, its patches are looked at anyway.
-        deep: decode every band file instead of reading its header, and compare pixels for duplicates.
+        deep: decode every band file instead of reading its header and a few pixels.
         sample: look into the files of this many patches, drawn at random, instead of all.
         seed: of the sample.
         missing: whether patches of the tables that are not on disk are an error, or only noted.
@@ -163,22 +163,32 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _check_patches(report: Report, found: layout.Layout, store: PatchStore, ids: list[str], deep: bool, seed: int) -> None:
-    by_content: dict[str, list[str]] = defaultdict(list)
-    plain: set[str] = set()
-    told: set[str] = set()
-    for name, (texts, content, dull) in zip(ids, watched(_looks(found, store, ids, deep), len(ids)), strict=True):
-        for text in texts:
-            told.add(text)
-            report.add("error", text)
-        if content:
-            by_content[content].append(name)
-            if dull:
-                plain.add(content)
+    texts, groups, plain = _sorted_out(ids, watched(_looks(found, store, ids, deep), len(ids)))
     report.checked = len(ids) * (len(layout.ALL_BANDS) if found.kind == "files" else 1)
-    for content, same in by_content.items():
+    alike = [name for same in groups.values() if len(same) > 1 for name in same]
+    if alike and not deep:  # their first pixels are, and decoding tells whether all are
+        more, groups, plain = _sorted_out(alike, _looks(found, store, alike, deep=True))
+        texts += [text for text in more if text not in texts]
+    for text in texts:
+        report.add("error", text)
+    for content, same in groups.items():
         if len(same) > 1:
             _report_duplicates(report, [found.images / layout.product_of(name) / name for name in same], content in plain)
-    _check_offset(report, found, store, drawn(ids, min(_OFFSET_SAMPLE, len(ids)) or None, seed), told)
+    _check_offset(report, found, store, drawn(ids, min(_OFFSET_SAMPLE, len(ids)) or None, seed), texts)
+
+
+def _sorted_out(ids: Sequence[str], looks: Iterable[Look]) -> tuple[list[str], dict[str, list[str]], set[str]]:
+    """All faults, the patches of each content, and the contents that are plain."""
+    texts: list[str] = []
+    groups: dict[str, list[str]] = defaultdict(list)
+    plain: set[str] = set()
+    for name, (faulty, content, dull) in zip(ids, looks, strict=True):
+        texts += faulty
+        if content:
+            groups[content].append(name)
+        if content and dull:
+            plain.add(content)
+    return texts, groups, plain
 
 
 def _looks(found: layout.Layout, store: PatchStore, ids: list[str], deep: bool) -> Iterator[Look]:
@@ -196,14 +206,14 @@ def _looks(found: layout.Layout, store: PatchStore, ids: list[str], deep: bool) 
 
 
 def look_at_headers(images: Path, patch_id: str) -> Look:
-    """Faults of a patch's twelve band files as far as their first bytes and sizes show them."""
-    texts = []
+    """Faults of a patch's twelve band files as far as their first bytes and sizes show them, and the hash of these bytes' pixels."""
+    texts, digest = [], hashlib.sha256()
     start = f"{images}/{layout.product_of(patch_id)}/{patch_id}/{patch_id}_"
     for band in layout.ALL_BANDS:
         path = f"{start}{band}.tif"
         try:
-            if not is_plain(path, layout.SIDE[band]):
-                layout.read_band(Path(path), band)
+            pixels = first_pixels(path, layout.SIDE[band])
+            digest.update(layout.read_band(Path(path), band).tobytes() if pixels is None else pixels)
         except FileNotFoundError:
             texts.append(faults.missing_band(Path(path)))
         except PermissionError:
@@ -212,7 +222,7 @@ def look_at_headers(images: Path, patch_id: str) -> Look:
             texts.append(faults.unreadable_band(Path(path), error.strerror))
         except DataError as error:
             texts.append(str(error))
-    return texts, "", False
+    return texts, "" if texts else digest.hexdigest(), False
 
 
 def look_deeply(images: Path, patch_id: str) -> Look:
@@ -253,7 +263,7 @@ def _report_duplicates(report: Report, same: Sequence[Path], dull: bool) -> None
         report.add("error", f"{names}: the same content as {same[0]}; unpack the archive again, or training and test data overlap")
 
 
-def _check_offset(report: Report, found: layout.Layout, store: PatchStore, ids: list[str], told: set[str]) -> None:
+def _check_offset(report: Report, found: layout.Layout, store: PatchStore, ids: list[str], told: Sequence[str]) -> None:
     """Warn where every band of some patches is so bright that newer products must have been cut up."""
     lows: dict[str, list[np.ndarray]] = defaultdict(list)
     for name in ids:

@@ -14,10 +14,11 @@ _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _OFFSETS, _SAMPLES, _COUNTS, _FORMAT = 256
 _SIZES = {3: 2, 4: 4}  # bytes of a short and of a long
 
 
-def is_plain(path: str | os.PathLike[str], side: int) -> bool:
-    """Whether a file is a whole, uncompressed, little-endian TIFF of one uint16 band of side x side pixels.
+def first_pixels(path: str | os.PathLike[str], side: int) -> bytes | None:
+    """Look whether a file is a whole, uncompressed, little-endian TIFF of one uint16 band of side x side pixels, not all zero.
 
-    False only says that its first kilobyte does not show it.
+    Returns:
+        The pixels in the first kilobyte; None where that does not show it, which may have harmless reasons.
 
     Raises:
         OSError: the file cannot be read.
@@ -28,14 +29,16 @@ def is_plain(path: str | os.PathLike[str], side: int) -> bool:
     finally:
         os.close(handle)
     try:
-        return _is_plain(head, size, side)
+        start = _start(head, size, side)
     except (struct.error, KeyError):  # too short, or tags that such a file has are not there
-        return False
+        return None
+    return head[start:] if start and any(head[start:]) else None
 
 
-def _is_plain(head: bytes, size: int, side: int) -> bool:
+def _start(head: bytes, size: int, side: int) -> int:
+    """Where the pixels begin; 0 where the file is not plain."""
     if head[:4] != b"II*\0":
-        return False
+        return 0
     (start,) = struct.unpack_from("<I", head, 4)
     (count,) = struct.unpack_from("<H", head, start)
     entries = head[start + 2 : start + 2 + 12 * count]
@@ -43,9 +46,10 @@ def _is_plain(head: bytes, size: int, side: int) -> bool:
     for tag, wanted in ((_WIDTH, side), (_HEIGHT, side), (_BITS, 16), (_COMPRESSION, 1), (_SAMPLES, 1), (_FORMAT, 1)):
         kind, number, value = tags[tag]
         if number != 1 or (value & 0xFFFF if kind == 3 else value) != wanted:
-            return False
+            return 0
     offsets, counts = _numbers(head, *tags[_OFFSETS]), _numbers(head, *tags[_COUNTS])
-    return sum(counts) == 2 * side * side and max(map(sum, zip(offsets, counts, strict=True))) <= size
+    whole = sum(counts) == 2 * side * side and max(map(sum, zip(offsets, counts, strict=True))) <= size
+    return offsets[0] if whole else 0
 
 
 def _numbers(head: bytes, kind: int, number: int, value: int) -> tuple[int, ...]:
