@@ -25,7 +25,7 @@ from fedrs_lightning.errors import DataError, RunError
 from fedrs_lightning.files import read_json
 
 FORMAT = 2
-SHARD = 128 * 2**20  # bytes
+SHARD = 64 * 2**20  # bytes
 CHUNK, CHUNK_BYTES = 64, 4 * 2**20  # samples that a thread decodes at a time
 
 
