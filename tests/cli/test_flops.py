@@ -27,7 +27,7 @@ from fedrs_lightning.methods import (
     LocalOnly,
 )
 from fedrs_lightning.nn.modulation import Modulation
-from fedrs_lightning.tasks import ClassificationTask, SegmentationTask
+from fedrs_lightning.tasks import ClassificationTask, MultilabelTask, SegmentationTask
 
 SIDE, BATCH, CLASSES = 16, 6, 5
 FEDDAP = {"temperature": 0.1, "lambda_dap": 0.5, "lambda_inv": 0.5, "lambda_drift": 0.1, "sync_every": 2, "smoothing": 0.9}
@@ -146,6 +146,15 @@ def test_a_few_crops_tell_of_a_whole_batch(make):
     assert (few.forward, few.parameters, few.bytes_up) == (whole.forward, whole.parameters, whole.bytes_up)
 
 
+@pytest.mark.parametrize("method", [FedAvg, FedMAD, FedGPS])
+def test_several_labels(method):
+    """The same network, whose loss counts nothing; FedGPS has outputs that no label belongs to."""
+    found = cost(MultilabelTask("resnet18", CLASSES, 3, width=8, stem="small"), method())
+    single = cost(classifier(), method())
+    assert (found.forward, found.forward_backward) == (single.forward, single.forward_backward)
+    assert found.local_step == pytest.approx(single.local_step, rel=2e-3)
+
+
 def test_counting_leaves_random_streams_alone():
     task = classifier()
     torch.manual_seed(5)
@@ -219,7 +228,8 @@ def test_table(flops):
         (("--sied", 8), "--sied"),
         (("--compare", "FedAvk"), "FedAvk"),
         (("--compare", "FedSeg"), "FedSeg is defined for segmentation only"),
-        (("--compare", "FedDAP"), "FedDAP"),
+        (("--compare", "FedDAP"), "--compare FedDAP: method.init_args.temperature is missing"),
+        (("--compare", "FedAvg,FedDAP"), "give the file instead of the name, such as experiments/feddap/compound.yaml"),
     ],
 )
 def test_mistakes_are_one_line(flops, options, message):

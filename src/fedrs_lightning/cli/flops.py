@@ -9,6 +9,7 @@ from typing import Any
 
 from fedrs_lightning.cli.options import Parser, above
 from fedrs_lightning.cli.process import run_settings
+from fedrs_lightning.errors import ConfigError
 
 HELP = "operations, parameters and bytes of an experiment, without its data"
 DEFAULT_SIDE = 64
@@ -72,6 +73,7 @@ def _row(arguments: list[str], name: str | None, options: Namespace) -> dict[str
     """
     from lightning import Fabric
 
+    from fedrs_lightning import methods
     from fedrs_lightning.cli.parser import instantiate, parse
     from fedrs_lightning.engine.cost import measure, random_samples
 
@@ -80,8 +82,16 @@ def _row(arguments: list[str], name: str | None, options: Namespace) -> dict[str
         arguments = [*arguments, "--config", name]
     elif name is not None and name != own:
         arguments = [*arguments, "--method", name]
-    options_of_fit, config = parse(arguments)
-    parts = instantiate(options_of_fit, config)
+    try:
+        options_of_fit, config = parse(arguments)
+        parts = instantiate(options_of_fit, config)
+    except ConfigError as error:
+        if name not in methods.__all__ or name == own:
+            raise
+        raise ConfigError(
+            f"--compare {name}: {error}; a name alone takes defaults, so where there is none or it does not suit, write the values "
+            "under method: in a file and give the file instead of the name, such as experiments/feddap/compound.yaml for FedDAP"
+        ) from None
     side, source = _side(parts.data, options.side)
     accelerator, _, _ = parts.fabric.resolve(1)
     fabric = Fabric(accelerator=accelerator, devices=1, precision=parts.fabric.precision)

@@ -51,7 +51,7 @@ class Cost:
 
     Attributes:
         forward: operations of a prediction, per sample.
-        forward_backward: of the task's loss and its gradient in training mode, per sample.
+        forward_backward: of a prediction and its gradient in training mode, per sample.
         local_step: of one step of the method, whole batch: heads, frozen networks and further passes included. Scaled up where it
             was counted on fewer images than a batch; exact where the work grows as the batch does, as networks do.
         outside_steps: of the passes over the client's data before and after its steps, per sample.
@@ -242,13 +242,14 @@ class _Timed:
 
 
 def _plain(task: Task, batch: Batch) -> tuple[int, int]:
-    """Operations of a prediction, and of loss and gradient, for a whole batch."""
+    """Operations of a prediction, and of a prediction and its gradient in training mode, for a whole batch."""
     task.eval()
     with torch.no_grad(), Counter(task.model).counting() as forward:
         task(batch["image"])
     task.train()
     with Counter(task.model).counting() as both:
-        task.criterion(task(batch["image"]), batch).backward()
+        # a loss works entry by entry, so any scalar counts the same, also where a method has more outputs than there are classes
+        task(batch["image"]).logits.sum().backward()
     task.zero_grad(set_to_none=True)
     return forward.total, both.total
 
