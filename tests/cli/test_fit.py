@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -360,6 +361,40 @@ def test_a_complete_run_answers_for_its_own_data_only(fit, own_tiles, tmp_path):
     next(own_tiles.rglob("*.jpg")).unlink()
     assert "the data are not those that the run began with" in fit("--schedule.num_rounds", 1, "--data.init_args.root", own_tiles).line
     assert "no such folder" in fit("--schedule.num_rounds", 1, "--data.init_args.root", tmp_path / "nowhere").line
+
+
+def test_folders_of_several_data_sets_may_move_too(config, fit, aerial, tmp_path):
+    """Also where each has its own: another folder is the same run, if the same tiles are in it."""
+
+    def federation(folder, num_clients=1):
+        names = {"Potsdam": {}, "Vaihingen": {"gsd": "5cm"}}
+        sets = [{"class_path": name, "init_args": {"root": str(folder / name.lower())} | more} for name, more in names.items()]
+        domains = [{"name": one["class_path"], "num_clients": num_clients, "dataset": one} for one in sets]
+        return {"class_path": "Domains", "init_args": {"domains": domains, "crop_size": 32, "normalise": "train"}}
+
+    def written(*given):
+        config["data"] = federation(*given)
+        return plain("--config", config.write())
+
+    network = {"architecture": "deeplabv3plus", "encoder": "resnet18", "encoder_width": 8, "decoder_channels": 16, "loss": "ce"}
+    config["task"] = {"class_path": "SegmentationTask", "init_args": network}
+    config["schedule"] = {"num_rounds": 1, "batch_size": 8}
+    moved = Path(shutil.copytree(aerial, tmp_path / "moved", symlinks=True))
+    assert config_hash(written(aerial)) == config_hash(written(moved)) != config_hash(written(moved, 2))
+    written(aerial)
+    ran = fit()
+    assert ran.code == 0, ran.err
+    assert "complete already; another" in fit().out
+    written(moved)
+    again = fit()
+    assert "complete already, on the same data under another path" in again.out
+    assert again.store.path == ran.store.path
+    written(tmp_path / "nowhere")
+    assert "no such folder" in fit().line
+    written(moved)
+    tile = next((moved / "potsdam").rglob("*RGB*.tif"))
+    tile.unlink()
+    assert fit().code == 2
 
 
 def test_the_upper_bound_stands_beside_partial_participation(fit):

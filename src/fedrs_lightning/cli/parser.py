@@ -24,6 +24,7 @@ from fedrs_lightning.engine.engine import Schedule
 from fedrs_lightning.engine.strategy import FabricSettings
 from fedrs_lightning.errors import ConfigError, FedrsError
 from fedrs_lightning.methods import FedAvg
+from fedrs_lightning.results.tables import HARMLESS_KEYS, flatten, is_place
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.tasks import Task
 
@@ -62,20 +63,8 @@ class RunSettings:
             raise ConfigError(f"run.keep_checkpoints={self.keep_checkpoints} must be at least 2, so that a damaged one has a predecessor")
 
 
-NEUTRAL = (
-    "run",
-    "resume",
-    "fabric.accelerator",
-    "fabric.devices",
-    "fabric.num_nodes",
-    "fabric.upload_memory",
-    "fabric.residence",
-    "fabric.residence_budget",
-    "fabric.prefetch",
-    "data.init_args.root",
-    "data.init_args.cache_dir",
-)
-"""Keys that may differ between a run and its continuation: they say where it runs, not what it computes."""
+NEUTRAL = ("run", "resume", *HARMLESS_KEYS)
+"""Keys that may differ between a run and its continuation, and the folders of data: they say where it runs, not what it computes."""
 
 
 TITLES = {"data": "data set and its clients", "task": "network, loss and metrics", "method": "federated method"}
@@ -195,15 +184,10 @@ def config_hash(plain: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(deciding(plain), sort_keys=True).encode()).hexdigest()
 
 
-def deciding(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def deciding(plain: dict[str, Any]) -> dict[str, Any]:
     """Flat `key: value` of a resolved configuration without the neutral keys."""
-    flat: dict[str, Any] = {}
-    for key, value in plain.items():
-        name = f"{prefix}{key}"
-        if name in NEUTRAL:
-            continue
-        if isinstance(value, dict):
-            flat |= deciding(value, f"{name}.")
-        else:
-            flat[name] = value
-    return flat
+    return {key: value for key, value in flatten(plain).items() if value != {} and not _neutral(key)}
+
+
+def _neutral(key: str) -> bool:
+    return is_place(key) or any(key == name or key.startswith(f"{name}.") for name in NEUTRAL)

@@ -12,6 +12,7 @@ import yaml
 from fedrs_lightning.cli.parser import Resume, config_hash, deciding
 from fedrs_lightning.errors import RunError
 from fedrs_lightning.results.store import RunStore
+from fedrs_lightning.results.tables import flatten, is_place
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -96,9 +97,12 @@ def _value(values: dict[str, Any], key: str) -> str:
 
 
 def other_data(store: RunStore, plain: dict[str, Any]) -> bool:
-    """Whether a run is asked for with another data folder than it was made with; the configuration's hash leaves that out."""
-    before = store.config().get("data", {}).get("init_args", {})
-    return bool(before.get("root") != plain["data"]["init_args"].get("root"))
+    """Whether a run is asked for with other data folders than it was made with; the configuration's hash leaves them out."""
+
+    def folders(config: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in flatten(config).items() if is_place(key) and not key.endswith(".cache_dir")}
+
+    return folders(store.config()) != folders(plain)
 
 
 def check_data(store: RunStore, manifest: dict[str, Any]) -> None:

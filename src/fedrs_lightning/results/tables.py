@@ -22,10 +22,11 @@ HARMLESS_KEYS = (
     "fabric.devices",
     "fabric.num_nodes",
     "fabric.upload_memory",
-    "data.init_args.root",
-    "data.init_args.cache_dir",
+    "fabric.residence",
+    "fabric.residence_budget",
+    "fabric.prefetch",
 )
-"""Keys that say where a run was executed, not what was computed; a difference is noted, the runs are still one row."""
+"""Keys that say where a run was executed, as the folders of data do, not what it computed: noted, and the runs are still one row."""
 
 
 POOLED = "_pooled"
@@ -152,14 +153,25 @@ def unknown_metric(metric: str, known: Iterable[str]) -> ConfigError:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mapping as one level of dotted keys."""
+    """Nested mapping as one level of dotted keys; mappings in a list are numbered from 0."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
+        if isinstance(value, list) and value and all(isinstance(inner, Mapping) for inner in value):
+            value = {str(number): inner for number, inner in enumerate(value)}
         if isinstance(value, Mapping) and value:
             flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def is_place(key: str) -> bool:
+    """Whether a flat key names a folder of data, also of a data set among several: what is in it counts, not where it lies."""
+    return key.startswith("data.") and key.rpartition(".")[2] in ("root", "cache_dir")
+
+
+def _is_harmless(key: str) -> bool:
+    return key in HARMLESS_KEYS or is_place(key)
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
@@ -200,7 +212,7 @@ def _split(experiment: str, label: str, runs: list[tuple[RunStore, Record, dict[
     for store, result, config in runs:
         for group in groups:
             keys = differing(group.config, config)
-            if set(keys) <= set(HARMLESS_KEYS):
+            if all(map(_is_harmless, keys)):
                 harmless |= dict.fromkeys(keys)
                 _add(group, store, result, notes)
                 break
@@ -215,7 +227,7 @@ def _split(experiment: str, label: str, runs: list[tuple[RunStore, Record, dict[
         notes.append(f"{label}: the runs differ in {', '.join(harmless)}")
     if len(groups) > 1:
         keys = list(
-            dict.fromkeys(key for group in groups[1:] for key in differing(groups[0].config, group.config) if key not in HARMLESS_KEYS)
+            dict.fromkeys(key for group in groups[1:] for key in differing(groups[0].config, group.config) if not _is_harmless(key))
         )
         notes.append(f"{label}: the configurations differ in more than the seed and are not averaged: {', '.join(keys)}")
         shown = keys[:3]
