@@ -123,29 +123,40 @@ def make_engine(
     return Engine(fabric, task, method, federation or make_federation(), Schedule(**schedule), seed=seed, path=path, **(options or {}))
 
 
-def run(
-    make_method: Callable[[], FedAvg], path: Path, world_size: int = 1, before: Callable[[Engine], None] | None = None, **engine: Any
+def play(
+    fabric: L.Fabric, make_method: Callable[[], FedAvg], path: Path, before: Callable[[Engine], None] | None = None, **engine: Any
 ) -> Outcome:
-    """Run, or continue, an experiment in `path`; with several ranks in forked processes."""
+    """Run, or continue, an experiment in `path` on the ranks of a launched Fabric."""
+    torch.set_num_threads(1)
+    made = make_engine(fabric, make_method(), path, **engine)
+    made.resume()
+    if before is not None:
+        before(made)
+    made.fit()
+    store = RunStore(path)
+    server = {key: value.clone() for key, value in made.server.items()}
+    return Outcome(made.digest(), made.digest_model(), made.round, made.preempted, store.history(), store.clients(), server)
 
-    def body(fabric: L.Fabric) -> Outcome:
-        torch.set_num_threads(1)
-        made = make_engine(fabric, make_method(), path, **engine)
-        made.resume()
-        if before is not None:
-            before(made)
-        made.fit()
-        store = RunStore(path)
-        server = {key: value.clone() for key, value in made.server.items()}
-        return Outcome(made.digest(), made.digest_model(), made.round, made.preempted, store.history(), store.clients(), server)
 
+def on_ranks(world_size: int, body: Callable[[L.Fabric], Any]) -> Any:
+    """What `body` returns on rank 0; several ranks are forked processes, and results cross them without tensors."""
     if world_size == 1:
         fabric = L.Fabric(accelerator="cpu", devices=1)
         fabric.launch()
         return body(fabric)
-    fabric = L.Fabric(accelerator="cpu", devices=world_size, strategy=ClientParallelStrategy(start_method="fork"))
-    # Tensors would cross processes through file descriptors of a process that may be gone by then.
-    return fabric.launch(lambda fabric: replace(body(fabric), server={}))
+    return L.Fabric(accelerator="cpu", devices=world_size, strategy=ClientParallelStrategy(start_method="fork")).launch(body)
+
+
+def run(make_method: Callable[[], FedAvg], path: Path, world_size: int = 1, **engine: Any) -> Outcome:
+    """`play` on so many ranks; with several the outcome has no server state."""
+
+    def body(fabric: L.Fabric) -> Outcome:
+        outcome = play(fabric, make_method, path, **engine)
+        # Tensors would cross processes through file descriptors of a process that may be gone by then.
+        return outcome if world_size == 1 else replace(outcome, server={})
+
+    outcome: Outcome = on_ranks(world_size, body)
+    return outcome
 
 
 @pytest.fixture

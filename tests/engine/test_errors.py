@@ -8,7 +8,7 @@ import torch
 from fedrs_lightning.errors import ConfigError, RunError, TrainingError
 from fedrs_lightning.methods import FedAvg, FedBN, LocalOnly
 
-from .conftest import make_federation, run
+from .conftest import make_engine, make_federation, on_ranks, run
 
 
 class Spoilt(FedAvg):
@@ -43,11 +43,6 @@ def test_private_parameter_that_is_not_finite(tmp_path):
 
 def test_a_failure_on_one_rank_is_raised_on_all(tmp_path):
     """Client 2 trains on rank 1 or 0; either way rank 0 reports it, in the same words."""
-    import lightning as L
-
-    from fedrs_lightning.engine.strategy import ClientParallelStrategy
-
-    from .conftest import make_engine
 
     def body(fabric):
         engine = make_engine(fabric, FedAvg(), tmp_path, optimizer=partial(torch.optim.SGD, lr=1e20))
@@ -57,11 +52,30 @@ def test_a_failure_on_one_rank_is_raised_on_all(tmp_path):
             return engine.exchange.collect(str(error))
         return None
 
-    fabric = L.Fabric(accelerator="cpu", devices=2, strategy=ClientParallelStrategy(start_method="fork"))
-    messages = fabric.launch(body)
+    messages = on_ranks(2, body)
     assert len(messages) == 2
     assert messages[0] == messages[1]
     assert "round 1: loss term" in messages[0]
+
+
+def test_an_evaluation_that_fails_on_one_rank_fails_on_all(tmp_path):
+    def body(fabric):
+        engine = make_engine(fabric, FedBN(), tmp_path, num_rounds=1)
+        load = engine.evaluator.memory.load
+
+        def lost(client_id):
+            if client_id == 2 and engine.task.training is False:
+                raise RunError(f"the memory of client {client_id} is lost")
+            return load(client_id)
+
+        engine.evaluator.memory.load = lost
+        try:
+            engine.fit()
+        except RunError as error:
+            return engine.exchange.collect(str(error))
+        return None
+
+    assert on_ranks(2, body) == ["the memory of client 2 is lost"] * 2
 
 
 @pytest.mark.parametrize(

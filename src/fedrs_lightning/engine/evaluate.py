@@ -26,7 +26,7 @@ from fedrs_lightning.engine.cohort import assign
 from fedrs_lightning.engine.exchange import Exchange
 from fedrs_lightning.engine.local import Composer
 from fedrs_lightning.engine.memory import ClientMemory
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, FedrsError
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.types import State
 
@@ -123,10 +123,18 @@ class Evaluator:
 
         Args:
             server: the server state, on the task's device.
+
+        Raises:
+            FedrsError: a client's memory or data cannot be read on any rank; on all of them.
         """
+        mine, failure = [], None
         self.task.eval()
-        with torch.inference_mode():
-            mine = self._personal(server) if self.method.personal_keys(self.task) else self._single(server)
+        try:
+            with torch.inference_mode():
+                mine = self._personal(server) if self.method.personal_keys(self.task) else self._single(server)
+        except FedrsError as error:
+            failure = error
+        self.exchange.agree(failure)
         merged: dict[tuple[str, int], Metric] = {}
         for part in self.exchange.collect(mine):
             for unit, state in part:
