@@ -1,81 +1,69 @@
-"""What every method with a loss of its own must show, on a classification and on a segmentation federation."""
+"""What every method must show, on a classification and on a segmentation federation: helpers for the tests of single methods."""
 
 from __future__ import annotations
 
-import os
-import signal
-from functools import partial
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from fedrs_lightning.methods import FedAvg
-from fedrs_lightning.states import digest
 
-from ..engine.conftest import make_federation, run
+from ..engine.conftest import Outcome, make_federation, run
 from .conftest import make_segmentation_federation, small_segmentation_task
 
-CLASSIFICATION = {"federation": make_federation()}
-SEGMENTATION = {"federation": make_segmentation_federation(), "make_task": small_segmentation_task}
+CLASSIFICATION: dict[str, Any] = {"federation": make_federation()}
+SEGMENTATION: dict[str, Any] = {"federation": make_segmentation_federation(), "make_task": small_segmentation_task}
 
 
-def model_digest(outcome, keys):
-    """Digest of the `model/*` entries that federated averaging has too."""
-    return digest({key: outcome.server[key] for key in keys if key.startswith("model/")})
-
-
-def assert_fedavg(neutral, full, tmp_path, **engine):
-    """With its terms at weight 0 a method ends in the bits of federated averaging, with them it does not.
+def check_neutral(make_method: Callable[[], FedAvg], make_reference: Callable[[], FedAvg], folder: Path, **engine: Any) -> Outcome:
+    """With its terms at weight 0 a method ends in the bits of the reference, on the keys that the reference has.
 
     Three rounds, four of six clients in each.
     """
-    plain, without, with_terms = (run(make, tmp_path / name, **engine) for name, make in zip("pnf", (FedAvg, neutral, full), strict=True))
-    assert [record["cohort"] for record in without.history] == [record["cohort"] for record in plain.history]
-    assert model_digest(without, plain.server) == plain.digest_model
-    assert model_digest(with_terms, plain.server) != plain.digest_model
+    plain = run(make_reference, folder / "plain", **engine)
+    neutral = run(make_method, folder / "neutral", **engine)
+    assert [record["cohort"] for record in neutral.history] == [record["cohort"] for record in plain.history]
+    for key, value in plain.server.items():
+        if key.startswith("model/"):
+            assert torch.equal(neutral.server[key], value), key
+    if model_keys(neutral) == model_keys(plain):
+        assert neutral.digest_model == plain.digest_model
+    assert any("running_mean" in key for key in plain.server)
+    return neutral
+
+
+def assert_fedavg(neutral: Callable[[], FedAvg], full: Callable[[], FedAvg], folder: Path, **engine: Any) -> tuple[Outcome, Outcome]:
+    """The neutral method ends in the bits of federated averaging, the full one does not."""
+    without = check_neutral(neutral, FedAvg, folder, **engine)
+    with_terms = run(full, folder / "full", **engine)
+    assert any(not torch.equal(without.server[key], with_terms.server[key]) for key in model_keys(without))
     return without, with_terms
 
 
-def assert_same_on_ranks_and_after_a_kill(make, tmp_path, **engine):
-    """One rank, two ranks, and one rank that is killed in the middle of round 3 and continued on two: the same bits and logs."""
-    one = run(make, tmp_path / "one", **engine)
-    two = run(make, tmp_path / "two", world_size=2, **engine)
-    child = os.fork()
-    if child == 0:
-        run(partial(_deadly, make), tmp_path / "killed", **engine)
-        os._exit(0)
-    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    resumed = run(make, tmp_path / "killed", world_size=2, **engine)
-    for other in (two, resumed):
-        assert (other.digest, other.history, other.clients) == (one.digest, one.history, one.clients)
-    return one
+def model_keys(outcome: Outcome) -> set[str]:
+    return {key for key in outcome.server if key.startswith("model/")}
 
 
-def _deadly(make):
-    """The method, which dies in round 3 after the training of its second client."""
-    method = make()
-    end = method.on_local_end
-    visits = []
+def count_passes(calls: dict[bool, list[int]]) -> Callable[[Any], None]:
+    """For `before`: note the batch size of every pass of the network, by training mode, whoever calls it."""
 
-    def on_local_end(local):
-        end(local)
-        visits.append(local.round)
-        if visits.count(3) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def before(engine: Any) -> None:
+        engine.task.model.register_forward_hook(lambda module, inputs, _: calls[module.training].append(len(inputs[0])))
 
-    method.on_local_end = on_local_end
-    return method
+    return before
 
 
-def count_forwards(make, tmp_path, **engine):
-    """(forward passes in training mode, in evaluation mode, optimiser steps) of a run of two rounds."""
-    calls = {True: 0, False: 0}
-
-    def count(engine):
-        engine.task.model.register_forward_hook(lambda module, *_: calls.__setitem__(module.training, calls[module.training] + 1))
-
-    outcome = run(make, tmp_path / "count", before=count, **{"num_rounds": 2} | engine)
-    return calls[True], calls[False], sum(row["num_steps"] for row in outcome.clients if row["phase"] == "train")
+def num_steps(outcome: Outcome) -> int:
+    """Optimiser steps of all clients in all rounds."""
+    return sum(row["num_steps"] for row in trained(outcome))
 
 
-def finite(state):
+def trained(outcome: Outcome) -> list[dict[str, Any]]:
+    """The rows of training, a client and round each."""
+    return [row for row in outcome.clients if row["phase"] == "train"]
+
+
+def finite(state: dict[str, torch.Tensor]) -> bool:
     return all(bool(torch.isfinite(value).all()) for value in state.values() if value.is_floating_point())

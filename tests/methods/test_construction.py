@@ -3,11 +3,23 @@
 import pytest
 from jsonargparse import ArgumentParser
 
-from fedrs_lightning.methods.base import FedAvg
-from fedrs_lightning.methods.bounds import Centralised, LocalOnly
-from fedrs_lightning.methods.fedbn import FedBN
-from fedrs_lightning.methods.feddap import FedDAP
-from fedrs_lightning.methods.fedmad import FedMAD
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.methods import (
+    FPL,
+    MOON,
+    Centralised,
+    FedAvg,
+    FedAWA,
+    FedBN,
+    FedDAP,
+    FedDC,
+    FedGPS,
+    FedMAD,
+    FedProto,
+    FedProx,
+    FedSeg,
+    LocalOnly,
+)
 
 from .conftest import FEDDAP
 
@@ -21,6 +33,14 @@ from .conftest import FEDDAP
         (FedMAD, {"order": "last_n", "placement": "post_bn"}),
         (FedDAP, {**FEDDAP, "gate": "fixed"}),
         (FedDAP, {**FEDDAP, "sync_every": None, "clustering": "finch", "num_clusters": None}),
+        (FedProx, {"mu": 0.5}),
+        (MOON, {"projection": False, "buffer": 2, "first_round": "use_global"}),
+        (FedDC, {"server_rule": "paper", "clip": None}),
+        (FedAWA, {"optimizer": "sgd", "lr": 0.1, "betas": [0.5, 0.9]}),
+        (FedGPS, {"surrogate": None, "evaluate": "all", "clip": None}),
+        (FedProto, {"weight": 0.5, "average_model": False}),
+        (FPL, {"num_pixels": 9, "unbiased_reduction": "sum"}),
+        (FedSeg, {"background_index": 1, "max_anchors": None}),
         (Centralised, {"keep_optimizer": False}),
         (LocalOnly, {}),
     ],
@@ -29,8 +49,57 @@ def test_methods_round_trip_through_a_config(method, arguments):
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(FedAvg, "method", required=True)
     config = parser.parse_object({"method": {"class_path": f"{method.__module__}.{method.__name__}", "init_args": arguments}})
-    again = parser.parse_string(parser.dump(config))
+    again = parser.parse_string(parser.dump(config, skip_none=False))
     assert again == config
     built = parser.instantiate(again).method
     assert type(built) is method
     assert vars(built) == vars(method(**arguments))
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        (FedBN, {"what": "some"}, "what: 'some' is not one of all"),
+        (FedBN, {"select": "by_hand"}, "select: 'by_hand' is not one of by_type"),
+        (FedBN, {"norms": ["batch", "spectral"]}, "norms: 'spectral' is not one of batch"),
+        (FedMAD, {"power": -1.0}, "power: -1.0 is not a number of at least 0"),
+        (FedMAD, {"eps": -1.0}, "eps: -1.0 is not a number of at least 0"),
+        (FedMAD, {"negative": "flip"}, "negative: 'flip' is not one of"),
+        (FedProx, {"mu": -1.0}, "mu: -1.0 is not a number of at least 0"),
+        (MOON, {"temperature": -1.0}, "temperature: -1.0 is not a positive number"),
+        (FedDC, {"alpha": -1.0}, "alpha: -1.0 is not a number of at least 0"),
+        (FedDC, {"clip": 0.0}, "clip: 0.0 is not a positive number; null does not clip"),
+        (FedDC, {"server_rule": "mine"}, "server_rule: 'mine' is not one of released, paper"),
+        (FedDC, {"state_scale": "mine"}, "state_scale: 'mine' is not one of step_count, none"),
+        (FedAWA, {"optimizer": "lion"}, "optimizer: 'lion' is not one of"),
+        (FedAWA, {"lr": -1.0}, "lr: -1.0 is not a number of at least 0"),
+        (FedAWA, {"weight_decay": float("inf")}, "weight_decay: inf is not a number of at least 0"),
+        (FedAWA, {"gamma": 0.0}, "gamma: 0.0 is not a positive number"),
+        (FedAWA, {"server_steps": 0}, "server_steps: 0 is below 1"),
+        (FedAWA, {"betas": (0.9, 1.0)}, "are not two numbers in"),
+        (FedGPS, {"surrogate": "photo"}, "surrogate: 'photo' is not one of"),
+        (FedGPS, {"evaluate": "last"}, "evaluate: 'last' is not one of"),
+        (FedGPS, {"multilabel": "most"}, "multilabel: 'most' is not one of"),
+        (FedGPS, {"rho": -0.1}, "rho: -0.1 is not a number of at least 0"),
+        (FedGPS, {"temperature": 0.0}, "temperature: 0.0 is not a positive number"),
+        (FedGPS, {"clip": -1.0}, "clip: -1.0 is not a positive number; null does not clip"),
+        (FedGPS, {"surrogate_side": 0}, "surrogate_side: 0 is below 1"),
+        (FedProto, {"weight": -1.0}, "weight: -1.0 is not a number of at least 0"),
+        (FedProto, {"proto_weighting": "area"}, "proto_weighting: 'area' is not one of"),
+        (FedProto, {"regulariser": "pixels"}, "regulariser: 'pixels' is not one of"),
+        (FPL, {"temperature": 0.0}, "temperature: 0.0 is not a positive number"),
+        (FPL, {"contrastive_weight": -1.0}, "contrastive_weight: -1.0 is not a number of at least 0"),
+        (FPL, {"unbiased_weight": float("nan")}, "unbiased_weight: nan is not a number of at least 0"),
+        (FPL, {"unbiased_reduction": "max"}, "unbiased_reduction: 'max' is not one of"),
+        (FPL, {"num_pixels": 0}, "num_pixels: 0 is below 1"),
+        (FedDAP, {**FEDDAP, "gate": "half"}, "gate: 'half' is not one of"),
+        (FedDAP, {**FEDDAP, "lambda_inv": -1.0}, "lambda_inv: -1.0 is not a number of at least 0"),
+        (FedDAP, {**FEDDAP, "temperature": 0.0}, "temperature: 0.0 is not a positive number"),
+        (FedDAP, {**FEDDAP, "smoothing": 1.0}, "smoothing: 1.0 is not in"),
+        (FedDAP, {**FEDDAP, "sync_every": 0}, "sync_every: 0 is below 1; null never synchronises"),
+        (FedDAP, {**FEDDAP, "clustering": "finch"}, "num_clusters: 2 with clustering: finch"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_by_name(method, options, message):
+    with pytest.raises(ConfigError, match=message):
+        method(**options)

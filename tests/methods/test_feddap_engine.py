@@ -1,7 +1,5 @@
 """FedDAP in the engine: bits, memory between synchronisations, clusters, and clients without anything to learn from."""
 
-import os
-import signal
 from functools import partial
 
 import pytest
@@ -34,38 +32,6 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-def test_rank_count_does_not_matter(options, segmentation_run):
-    one = segmentation_run(partial(feddap, **options), num_rounds=5)
-    for world_size in (2, 3) if not options else (2,):
-        several = segmentation_run(partial(feddap, **options), num_rounds=5, world_size=world_size)
-        assert several.digest == one.digest
-        assert several.history == one.history
-        assert several.clients == one.clients
-    assert {len(record["cohort"]) for record in one.history} == {4}
-    assert bool(one.server["feddap/valid"].all())
-
-
-class Deadly(FedDAP):
-    """Dies in the middle of a round, after the client's training."""
-
-    def on_local_end(self, local):
-        super().on_local_end(local)
-        if local.round == 4 and local.client.id > 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_killed_run_continues_to_the_same_bits(segmentation_run, tmp_path):
-    reference = segmentation_run(feddap, num_rounds=5)
-    child = os.fork()
-    if child == 0:
-        segmentation_run(partial(Deadly, **FEDDAP), num_rounds=5, path=tmp_path / "killed")
-        os._exit(0)
-    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    resumed = segmentation_run(feddap, num_rounds=5, path=tmp_path / "killed", world_size=2)
-    assert (resumed.digest, resumed.history, resumed.clients) == (reference.digest, reference.history, reference.clients)
-
-
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 def test_without_its_terms_it_is_federated_averaging(options, segmentation_run):
     plain = segmentation_run(FedAvg, num_rounds=3)
     neutral = segmentation_run(partial(feddap, **options | OFF), num_rounds=3)
@@ -86,17 +52,6 @@ def test_neutral_also_with_random_layers_and_another_memory_format(segmentation_
         options = {"channels_last": name == "channels_last"}
         plain, neutral = (segmentation_run(m, num_rounds=2, make_task=task, options=options) for m in (FedAvg, partial(feddap, **OFF)))
         assert all(torch.equal(neutral.server[key], value) for key, value in plain.server.items()), name
-
-
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-def test_one_forward_pass_a_batch(options, segmentation_run):
-    calls = {True: 0, False: 0}
-
-    def count(engine):
-        engine.task.model.register_forward_hook(lambda module, *_: calls.__setitem__(module.training, calls[module.training] + 1))
-
-    outcome = segmentation_run(partial(feddap, **options), num_rounds=2, before=count, evaluate_every=1)
-    assert calls[True] == sum(row["num_steps"] for row in outcome.clients if row["phase"] == "train")
 
 
 class Watched(FedDAP):

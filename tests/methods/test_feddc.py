@@ -12,14 +12,13 @@ from fedrs_lightning.tasks import ClassificationTask
 from fedrs_lightning.types import Client, Upload
 
 from ..engine.conftest import CLASSES, SIZES, run
-from .engine_checks import check_engine, check_neutral
+from .checks import check_neutral, trained
 
 SGD = partial(torch.optim.SGD, lr=0.05)
 
 
-def test_ranks_resume_and_passes(tmp_path):
-    outcome = check_engine(FedDC, tmp_path, optimizer=SGD)
-    rows = [row for row in outcome.clients if row["phase"] == "train"]
+def test_the_log_tells_both_terms(tmp_path):
+    rows = trained(run(FedDC, tmp_path, optimizer=SGD))
     assert all(row["feddc/penalty"] > 0 for row in rows)
     assert all(row["feddc/correction"] != 0 for row in rows if row["round"] > 1)
 

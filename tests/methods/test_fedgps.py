@@ -16,8 +16,8 @@ from fedrs_lightning.tasks import ClassificationTask
 from fedrs_lightning.types import Client, Local, Output, Upload
 
 from ..engine.conftest import CLASSES, run
+from .checks import check_neutral, count_passes, trained
 from .conftest import small_segmentation_task
-from .engine_checks import check_engine, check_neutral, count_passes
 
 OFF = {"surrogate": None, "rho": 0.0, "class_weight": 0.0, "clip": None, "weighting": "samples"}
 
@@ -42,10 +42,9 @@ def start_of(method, task, num_clients=2):
     return {key: value.detach().clone() for key, value in task.model_state().items()} | method.init_server(task, clients)
 
 
-def test_ranks_resume_and_passes(tmp_path):
-    outcome = check_engine(FedGPS, tmp_path)
-    rows, seen = [row for row in outcome.clients if row["phase"] == "train"], set()
-    for row in rows:
+def test_the_look_ahead_begins_with_the_second_visit(tmp_path):
+    outcome, seen = run(FedGPS, tmp_path, num_rounds=4), set()
+    for row in trained(outcome):
         assert row["fedgps/look_ahead"] == float(row["client"] in seen)
         assert (row["loss/prototype"] > 0) == (row["round"] > 1)
         seen.add(row["client"])
@@ -59,11 +58,10 @@ def test_without_its_parts_it_is_fedavg(tmp_path):
 
 
 def test_a_batch_has_as_many_surrogates_and_passes_once(tmp_path):
-    passes = []
-    run(FedGPS, tmp_path, num_rounds=1, before=count_passes(passes))
-    sizes = []
-    run(partial(FedGPS, **OFF), tmp_path / "plain", num_rounds=1, before=count_passes(sizes))
-    assert passes == [2 * size for size in sizes]
+    double, plain = ({True: [], False: []} for _ in range(2))
+    run(FedGPS, tmp_path, num_rounds=1, before=count_passes(double))
+    run(partial(FedGPS, **OFF), tmp_path / "plain", num_rounds=1, before=count_passes(plain))
+    assert double[True] == [2 * size for size in plain[True]]
 
 
 def test_a_single_participant_never_looks_ahead_along_itself(tmp_path):

@@ -14,8 +14,8 @@ from fedrs_lightning.methods.fedseg import anchors, background_cross_entropy, pi
 from fedrs_lightning.tasks import ClassificationTask, SegmentationTask
 
 from ..engine.conftest import run
-from .checks import SEGMENTATION, assert_fedavg, assert_same_on_ranks_and_after_a_kill, count_forwards, finite
-from .conftest import CLASSES, IGNORED, small_segmentation_task
+from .checks import SEGMENTATION, assert_fedavg, count_passes, num_steps
+from .conftest import CLASSES, small_segmentation_task
 
 make = partial(FedSeg, embedding_dim=8, max_anchors=64, threshold=0.35)
 SEGFORMER = partial(SegmentationTask, "segformer", "mit_b0", CLASSES, 3, "ce", decoder_channels=8)
@@ -33,27 +33,15 @@ def test_without_its_terms_it_is_federated_averaging(architecture, tmp_path):
     assert {key for key in full.server if not key.startswith("model/")} == set()
 
 
-def test_ranks_and_resume(tmp_path):
-    assert_same_on_ranks_and_after_a_kill(make, tmp_path, **SEGMENTATION)
-
-
-def test_ranks_and_resume_with_a_background_and_buffers_that_stay(tmp_path):
-    """The tests' unlabelled pixels, 255, play the background; every class is present at every client, so Y is the batch."""
-    background = partial(make, background_index=IGNORED, present_set="client", buffers="keep_client", contrast_from_round=1)
-    assert_same_on_ranks_and_after_a_kill(background, tmp_path, clients_per_round=3, **SEGMENTATION)
-
-
 def test_one_forward_pass_of_the_trained_network_a_batch(tmp_path):
     engine = SEGMENTATION | {"clients_per_round": None, "evaluate_every": 5}
-    training, frozen, steps = count_forwards(make, tmp_path, **engine)
-    later, without, _ = count_forwards(partial(make, contrast_from_round=9), tmp_path / "later", **engine)
-    assert training == later == steps
-    assert frozen - without == steps  # round 2: one batch of the pass that fills the memory for each of training
-
-
-def test_one_participant_in_the_first_round_of_contrasts(tmp_path):
-    outcome = run(partial(make, contrast_from_round=1), tmp_path / "run", **SEGMENTATION | {"clients_per_round": 1, "num_rounds": 1})
-    assert finite(outcome.server)
+    passes, without = ({True: [], False: []} for _ in range(2))
+    outcome = run(make, tmp_path / "contrasts", num_rounds=2, before=count_passes(passes), **engine)
+    run(partial(make, contrast_from_round=9), tmp_path / "later", num_rounds=2, before=count_passes(without), **engine)
+    assert len(passes[True]) == len(without[True]) == num_steps(outcome)
+    assert len(passes[False]) - len(without[False]) == num_steps(
+        outcome
+    )  # round 2: one batch of the pass that fills the memory for each of training
 
 
 class Watched(FedSeg):
@@ -164,5 +152,9 @@ def test_errors():
             FedSeg(**options)
     with pytest.raises(ConfigError, match="FedSeg is defined for segmentation only; ClassificationTask is none"):
         FedSeg().adapt(ClassificationTask("resnet18", 4, 3, width=4))
+    for index, message in ((255, "255 marks pixels that nothing may supervise"), (CLASSES, "3 is no class; name one of the classes 0")):
+        with pytest.raises(ConfigError, match=f"FedSeg: background_index: {message}"):
+            FedSeg(background_index=index).check(small_segmentation_task())
+    FedSeg(background_index=CLASSES - 1).check(small_segmentation_task())
     with pytest.raises(ConfigError, match="background_index replaces the cross-entropy"):
         FedSeg(background_index=0).adapt(small_segmentation_task(loss="ce_dice"))

@@ -15,8 +15,8 @@ from fedrs_lightning.tasks import ClassificationTask
 from fedrs_lightning.types import Client, Local
 
 from ..engine.conftest import run
+from .checks import check_neutral, trained
 from .conftest import make_segmentation_federation, small_segmentation_task
-from .engine_checks import check_engine, check_neutral
 
 
 class Projected(FedAvg):
@@ -44,11 +44,9 @@ def visit(task, memory=None, received=None, round=1):
 BATCH = {"image": torch.randn(8, 3, 12, 12, generator=torch.Generator().manual_seed(0)), "label": torch.arange(8) % 5}
 
 
-def test_ranks_resume_and_passes(tmp_path):
-    outcome = check_engine(partial(MOON, out_dim=16, mu=5.0), tmp_path)
-    rows = [row for row in outcome.clients if row["phase"] == "train"]
+def test_the_contrast_begins_with_the_second_visit(tmp_path):
     seen = set()
-    for row in rows:
+    for row in trained(run(partial(MOON, out_dim=16, mu=5.0), tmp_path)):
         assert (row["loss/contrast"] > 0) == (row["client"] in seen)
         seen.add(row["client"])
 

@@ -10,7 +10,7 @@ from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods import FPL, MOON, Centralised, FedAvg, FedAWA, FedBN, FedDC, FedGPS, FedMAD, FedProto, FedProx, LocalOnly
 
 from ..engine.conftest import make_federation, make_several, multilabel_task, run
-from .checks import assert_same_on_ranks_and_after_a_kill, finite
+from .checks import finite
 from .conftest import make_segmentation_federation, small_segmentation_task
 
 SEVERAL = {"federation": make_several(), "make_task": multilabel_task}
@@ -35,15 +35,11 @@ def test_two_rounds(name, tmp_path):
     outcome = run(make, tmp_path, num_rounds=2, local_epochs=2, **SEVERAL)
     assert finite(outcome.server)
     visits = [row for row in outcome.clients if row["phase"] == "train"]
+    assert name != "FedMAD" or any(row.get("fedmad/score") for row in visits)
     assert {key.removeprefix("loss/") for row in visits for key in row if key.startswith("loss/")} == terms
     task = [sum(row["loss/task"] for row in visits if row["round"] == number) for number in (1, 2)]
     assert task[1] / sum(row["round"] == 2 for row in visits) < task[0] / sum(row["round"] == 1 for row in visits)
     assert 0.3 < outcome.history[-1]["metrics"]["personal_own/micro_map_pooled"] <= 1
-
-
-def test_fedmad_gives_the_same_bits_on_ranks_and_after_a_kill(tmp_path):
-    one = assert_same_on_ranks_and_after_a_kill(FedMAD, tmp_path, **SEVERAL)
-    assert any(row.get("fedmad/score") for row in one.clients)
 
 
 @pytest.mark.parametrize(
