@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrs_lightning.data.datasets import bigearthnet_faults as faults
+from fedrs_lightning.data.plain_tiff import plain_pixels
 from fedrs_lightning.errors import DataError
 
 CLASSES = (
@@ -211,11 +212,23 @@ def decode_patch(images: Path, patch_id: str) -> dict[str, np.ndarray]:
 
 
 def read_band(path: Path, band: str) -> np.ndarray:
-    """Pixels of one band file, uint16 [H, W].
+    """Pixels of one band file, uint16 [H, W]. Plain files, as in the official archive, need no GDAL; the values are the same.
 
     Raises:
         DataError: as in `decode_patch`.
     """
+    try:
+        pixels = plain_pixels(path, SIDE[band])
+    except OSError:
+        pixels = None  # what is wrong with it is said below
+    if pixels is None:
+        pixels = _read_any(path, band)
+    if not pixels.any():
+        raise DataError(faults.zero_band(path))
+    return pixels
+
+
+def _read_any(path: Path, band: str) -> np.ndarray:
     import rasterio
     from rasterio.errors import RasterioError
 
@@ -224,12 +237,9 @@ def read_band(path: Path, band: str) -> np.ndarray:
             fault = header_fault(raster, path, band)
             if fault:
                 raise DataError(fault)
-            pixels = raster.read(1)
+            return np.asarray(raster.read(1))
     except RasterioError as error:
         raise DataError(_open_fault(path, error)) from None
-    if not pixels.any():
-        raise DataError(faults.zero_band(path))
-    return np.asarray(pixels)
 
 
 def header_fault(raster: object, path: Path, band: str) -> str | None:
