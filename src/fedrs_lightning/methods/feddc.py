@@ -100,7 +100,7 @@ class FedDC(FedAvg):
 
     def on_local_start(self, local: Local) -> None:
         """Set out w, h_k and c / q_k - c_k, and add both terms' gradients to those of every step."""
-        if not isinstance(local.optimizer, torch.optim.SGD):
+        if self.state_scale == "step_count" and not isinstance(local.optimizer, torch.optim.SGD):
             warnings.warn(
                 f"FedDC's state is a mean gradient for SGD only; with {type(local.optimizer).__name__} its linear term can "
                 "outweigh the loss. Set optimizer: torch.optim.SGD without momentum, or method.init_args.state_scale: none",
