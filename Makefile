@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo demo-segmentation test lint format smoke bench clean
+.PHONY: help setup demo demo-segmentation test lint format smoke bench cost clean
 
 help: ## list the targets
 	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*## /\t/" | column -t -s "$$(printf "\t")"
@@ -55,6 +55,12 @@ smoke: setup sample-data/eurosat/SYNTHETIC.json ## two rounds of the quickstart
 
 bench: setup ## benchmarks as ratios (minutes; wants an idle machine)
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file; done
+
+COMPARED := FedAvg,FedProx,FedBN,MOON,FedDC,FedAWA,FedGPS,FedMAD
+
+cost: setup ## the tables of docs/cost.md, operations of a ResNet50 (two minutes)
+	$(BIN)/fedrs flops --config experiments/fedmad_eurosat.yaml --side 64 --compare $(COMPARED)
+	$(BIN)/fedrs flops --config experiments/fedmad_bigearthnet.yaml --side 120 --compare $(COMPARED)
 
 clean: ## remove the environment and caches, never runs or data
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info

@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import lightning as L
 import pytest
@@ -182,6 +183,18 @@ def test_every_result_has_the_figures(config, fit, stop, tmp_path):
     alone = measure(task, FedMAD(), fabric, random_samples(task, 4, 10, 3, 16), 16)
     assert found == alone.as_dict()
     assert whole.store.result()["bytes"] == {"up": 6 * found["bytes_up"], "down": 6 * found["bytes_down"]}
+
+
+def test_the_table_in_the_docs_is_what_the_command_prints():
+    """One row: FedMAD on the ResNet50 of EuroSAT. `make cost` prints all."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "cost.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[2:-1]] for line in page.splitlines() if line.startswith("| `FedMAD`")]
+    task = ClassificationTask("resnet50", 10, 3)
+    fabric = L.Fabric(accelerator="cpu", devices=1)
+    found = measure(task, FedMAD(), fabric, random_samples(task, 2, 10, 3, 64), 512)
+    expected = [f"{found.forward / 1e9:.4f}", f"{found.local_step / 1e12:.4f}", f"{found.parameters / 1e6:.2f}"]
+    expected += [f"{found.private / 1e6:.2f}", f"{found.bytes_down / 1e6:.1f}", f"{found.bytes_up / 1e6:.1f}"]
+    assert [rows[0][column] for column in (0, 2, 4, 5, 6, 7)] == expected
 
 
 @pytest.fixture
