@@ -22,6 +22,8 @@ from fedrs_lightning.results.tables import collect, flatten, is_lower_better, la
 # Okabe and Ito's colours, told apart under the common kinds of colour blindness; yellow is left out as too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 STYLES = ("-", "--", ":", "-.")
+WORDS = {"map": "mAP", "miou": "mIoU", "f1": "F1"}
+"""Spelling of parts of metric names."""
 STYLE: Any = {  # matplotlib types its keys as literals
     "figure.dpi": 150,
     "font.size": 9,
@@ -273,7 +275,8 @@ def _title(stores: Sequence[RunStore]) -> str:
 def _value_axis(axes: Any, key: str, largest: float) -> None:
     protocol, _, name = key.rpartition("/")
     percent = not is_lower_better(key) and largest <= 1
-    axes.set_ylabel(name.replace("_", " ") + (" [%]" if percent else "") + (f", {protocol}" if protocol else ""))
+    name = " ".join(WORDS.get(word, word) for word in name.split("_"))
+    axes.set_ylabel(name + (" [%]" if percent else "") + (f", {protocol}" if protocol else ""))
     if percent:
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol="", decimals=None))
 
