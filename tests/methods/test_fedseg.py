@@ -152,9 +152,10 @@ def test_errors():
             FedSeg(**options)
     with pytest.raises(ConfigError, match="FedSeg is defined for segmentation only; ClassificationTask is none"):
         FedSeg().adapt(ClassificationTask("resnet18", 4, 3, width=4))
-    for index, message in ((255, "255 marks pixels that nothing may supervise"), (CLASSES, "3 is no class; name one of the classes 0")):
-        with pytest.raises(ConfigError, match=f"FedSeg: background_index: {message}"):
+    for index in (-1, CLASSES, 254):
+        with pytest.raises(ConfigError, match=f"FedSeg: background_index: {index} is no label; name one of the classes 0 to {CLASSES - 1}"):
             FedSeg(background_index=index).check(small_segmentation_task())
-    FedSeg(background_index=CLASSES - 1).check(small_segmentation_task())
+    for index in (0, CLASSES - 1, 255):
+        FedSeg(background_index=index).check(small_segmentation_task())
     with pytest.raises(ConfigError, match="background_index replaces the cross-entropy"):
         FedSeg(background_index=0).adapt(small_segmentation_task(loss="ce_dice"))

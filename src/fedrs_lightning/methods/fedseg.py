@@ -51,14 +51,14 @@ class FedSeg(FedAvg):
 
     Two label values must not be confused. `ignore_index` of the task marks pixels without information (no data, a class left
     out): they are never supervised, neither by a label nor by a prediction. `background_index` marks FedSeg's background. Without
-    one the first term is the task's own loss. In the authors' data the background is 255, which here marks pixels without
-    information; give it a class of its own instead.
+    one the first term is the task's own loss. The authors' data have the background alone, as 255; for that, set
+    `background_index` to the task's `ignore_index`, and those pixels still count in no score.
 
     Args:
         weight: lambda of both contrasts (authors' code 1, for Pascal VOC 0.1); 0 switches them off.
         temperature: tau (authors' code 0.07).
-        background_index: class that is the background; null has none (ours: in remote sensing 255 means no data). Its pixels say
-            no more than "one of the classes that are missing here".
+        background_index: label of the background; null has none (ours: in remote sensing 255 means no data). A class may be named
+            too: its pixels then say no more than "one of the classes that are missing here".
         present_set: Y are the classes of the `batch`, as in the authors' code, or of the whole `client`, as in the paper.
         max_anchors: pixels of a batch that enter a contrast (authors' code 4096); null takes all.
         threshold: probability from which a prediction of the received model is a label (authors' code 0.8).
@@ -99,19 +99,18 @@ class FedSeg(FedAvg):
     # Structure
 
     def check(self, task: Task) -> None:
-        """Refuse a background that is no class.
+        """Refuse a background that no pixel can have.
 
         Raises:
-            ConfigError: it is the label of pixels that nothing may supervise, or no label at all.
+            ConfigError: it is neither a class nor the task's `ignore_index`.
         """
-        index, count = self.background_index, getattr(task, "num_classes", None)
-        if index is None or count is None or 0 <= index < count:
+        index, count, ignored = self.background_index, getattr(task, "num_classes", None), getattr(task, "ignore_index", None)
+        if index is None or count is None or 0 <= index < count or index == ignored:
             return
-        why = "marks pixels that nothing may supervise (task.init_args.ignore_index)" if self._is_ignored(task) else "is no class"
-        raise ConfigError(f"FedSeg: background_index: {index} {why}; name one of the classes 0 to {count - 1}, or null for none")
-
-    def _is_ignored(self, task: Task) -> bool:
-        return bool(self.background_index == getattr(task, "ignore_index", None))
+        raise ConfigError(
+            f"FedSeg: background_index: {index} is no label; name one of the classes 0 to {count - 1}, null for none, or the task's "
+            f"ignore_index {ignored}, as in the authors' data"
+        )
 
     def adapt(self, task: Task) -> None:
         """Add the projection head as `task.model.fedseg`.
