@@ -29,7 +29,7 @@ class Plain(EuroSAT):
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    write_sample(tmp_path / "sample", EuroSATSample(tiles=30))
+    write_sample(tmp_path / "sample", EuroSATSample(tiles=5))
     return tmp_path / "sample"
 
 
@@ -44,20 +44,20 @@ def test_packs_once_and_looks_again(root, cache, capsys):
     code, out, err = run(capsys, "--config", EUROSAT, *options, "--jobs", "2")
     (made,) = cache.iterdir()
     assert (code, err) == (0, "")
-    assert out.startswith(f"packed: {made}: 300 samples, 3.7 MB, in ")
+    assert out.startswith(f"packed: {made}: 50 samples, 614.4 kB, in ")
     assert " samples/s, " in out
     assert out.endswith(" MB/s\n")
     code, out, _ = run(capsys, "--config", "experiments/quickstart.yaml", *options)  # the same data in a whole experiment
-    assert (code, out) == (0, f"there already: {made}: 300 samples, 3.7 MB\n")
+    assert (code, out) == (0, f"there already: {made}: 50 samples, 614.4 kB\n")
     code, out, _ = run(capsys, "--config", EUROSAT, *options, "--verify")
-    assert (code, out) == (0, f"whole: {made}: 300 samples, 3.7 MB\n")
+    assert (code, out) == (0, f"whole: {made}: 50 samples, 614.4 kB\n")
     with (made / "image.npy").open("r+b") as file:
         file.seek(200)
         file.write(b"damage")
     code, out, err = run(capsys, "--config", EUROSAT, *options, "--verify")
-    assert (code, out) == (2, f"damaged: {made}: 300 samples, 3.7 MB\n")
+    assert (code, out) == (2, f"damaged: {made}: 50 samples, 614.4 kB\n")
     damaged, advice = err.splitlines()
-    assert damaged == f"damaged: {made}: shard 0 (samples 0 to 299): image.npy"
+    assert damaged == f"damaged: {made}: shard 0 (samples 0 to 49): image.npy"
     assert advice == "delete the damaged folders; fedrs data pack makes them again"
 
 
