@@ -3,6 +3,8 @@
 import hashlib
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +18,7 @@ from torch.nn import functional as F
 
 from fedrs_lightning.data.datasets import bigearthnet_files as layout
 from fedrs_lightning.data.datasets.bigearthnet_tables import country_table, read_tables
+from fedrs_lightning.data.synth import bigearthnet_archive
 from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample, paint_patch, render
 from fedrs_lightning.data.synth.bigearthnet_archive import write_sample
 from fedrs_lightning.data.synth.bigearthnet_files import encode
@@ -23,7 +26,7 @@ from fedrs_lightning.data.synth.bigearthnet_places import CLIENTS, Patch, class_
 from fedrs_lightning.data.synth.bigearthnet_scene import COVERS, labels
 from fedrs_lightning.data.synth.gap import spectral_gap
 from fedrs_lightning.data.synth.shift import SpectralShift
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, RunError
 
 
 def digest(folder):
@@ -44,6 +47,20 @@ def test_same_arguments_same_bytes_in_any_process(tmp_path):
     assert write_sample(tmp_path / "elsewhere", sample, processes=2)
     assert not write_sample(tmp_path / "here", sample)
     assert digest(tmp_path / "here") == digest(tmp_path / "elsewhere")
+
+
+def test_a_process_that_dies_leaves_no_folder(tmp_path, monkeypatch):
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, processes, context, **options):
+            super().__init__(processes)
+
+        def map(self, *arguments):
+            raise BrokenProcessPool
+
+    monkeypatch.setattr(bigearthnet_archive, "ProcessPoolExecutor", Pool)
+    with pytest.raises(RunError, match=r"a process that painted patches died .*run the command again"):
+        write_sample(tmp_path / "archive", BigEarthNetSample(patches=1), processes=2)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_patch_depends_on_the_seed_and_not_on_how_many_are_made(archive):

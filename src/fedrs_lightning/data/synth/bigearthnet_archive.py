@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,9 @@ from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample, render
 from fedrs_lightning.data.synth.bigearthnet_files import encode, write_table
 from fedrs_lightning.data.synth.bigearthnet_places import Patch
 from fedrs_lightning.data.synth.folder import describe, publish
+from fedrs_lightning.errors import RunError
 
-_CHUNK = 32  # patches that a process renders at a time
+_CHUNK = 16  # patches that a process renders at a time
 _ENOUGH = 400  # patches from which starting other processes pays
 
 
@@ -39,6 +42,7 @@ def write_sample(out: Path, sample: BigEarthNetSample, command: Sequence[str] = 
 
     Raises:
         DataError: `out` holds something else, or cannot be written.
+        RunError: a process died.
     """
 
     def build(folder: Path) -> None:
@@ -62,9 +66,19 @@ def _write_all(images: Path, sample: BigEarthNetSample, chunks: list[list[Patch]
     if processes == 1:
         yield from (write_patches(images, sample, chunk) for chunk in chunks)
         return
-    # New processes instead of forked ones: a fork would copy the locks of whatever threads this process has.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(write_patches, [images] * len(chunks), [sample] * len(chunks), chunks)
+    # New processes instead of forked ones: a fork would copy the locks of whatever threads this process has. They leave
+    # an interrupt to this process, which then drops what they have not begun.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+        try:
+            yield from pool.map(write_patches, [images] * len(chunks), [sample] * len(chunks), chunks)
+        except BrokenProcessPool:
+            raise RunError(
+                f"{images}: a process that painted patches died (was memory short? does your script lack if __name__ == '__main__'?); "
+                "run the command again"
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def write_patches(images: Path, sample: BigEarthNetSample, patches: Sequence[Patch]) -> list[np.ndarray]:
