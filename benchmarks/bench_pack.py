@@ -2,7 +2,7 @@
 
     python benchmarks/bench_pack.py [N] [--root ARCHIVE]
 
-Makes an archive of N patches in the official layout (default 2,000; 20,000 need 8 GB of disk and some minutes), packs
+Makes an archive of about N patches in the official layout (default 2,000; 20,000 need 8 GB of disk and some minutes), packs
 it, and compares, per patch: reading the ten band files with rasterio; a batch from the pack at native size, as uint16; a
 plain gather of the same bytes from a mapped array. All three in processor time of one thread, for which other work on the
 machine does not count. The bicubic resize, which a GPU does, is timed apart. A process of its own measures how much memory
@@ -36,7 +36,7 @@ BATCH, REPEATS, READ = 64, 5, 300
 
 
 def write_archive(root: Path, count: int) -> None:
-    """At least `count` patches: those of a small sample over and over, each time of another minute of the day."""
+    """About `count` patches: those of a small sample over and over, each time of another minute of the day."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -190,7 +190,7 @@ def memory(folder: Path) -> list[bool]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("patches", type=int, nargs="?", default=2000, help="of the archive (default 2,000)")
+    parser.add_argument("patches", type=int, nargs="?", default=2000, help="about how many the archive has (default 2,000)")
     parser.add_argument("--root", type=Path, help="archive to read instead of making one")
     options = parser.parse_args()
     place = scratch()
