@@ -158,6 +158,7 @@ def test_caption_states_protocol_rule_clients_and_synthetic_data(make_run):
         "protocol personal_common",
         "each client's composed model on the common test set",
         "last 4 evaluated rounds",
+        f"Optimiser steps of a run divided by its clients: {collection.groups[0].results[0]['optimizer_steps'] / 3:.6g}",
     ):
         assert words in text
     assert "synthetic" not in render(tabulate(collect([make_run()])), collection, "markdown")

@@ -333,10 +333,21 @@ def _caption(experiment: str, groups: list[Group], metrics: Sequence[str], mixed
         lines += [f"{name}: {text}" for name, text in sentences.items()]
     tails = _either(str(count) for count in sorted({len(result.get("last4_rounds", ())) for result in results}))
     lines.append(f"Values of the last round, and the mean over the last {tails} evaluated rounds")
+    lines += _steps(results)
     lines.append("Mean ± sample deviation over seeds; * best of its column")
     if mixed:
         lines.append("The rows have different protocols: the best is marked among rows of one protocol only")
     return lines
+
+
+def _steps(results: Sequence[Record]) -> list[str]:
+    """How long the runs trained: their optimiser steps over their clients, since rounds and epochs alone do not say it."""
+    known = [(result.get("optimizer_steps"), result.get("num_clients")) for result in results]
+    shares = sorted({steps / clients for steps, clients in known if isinstance(steps, int) and isinstance(clients, int) and clients})
+    if not shares:
+        return []
+    span = f"{shares[0]:.6g}" if len(shares) == 1 else f"{shares[0]:.6g} to {shares[-1]:.6g}"
+    return [f"Optimiser steps of a run divided by its clients: {span}"]
 
 
 def _either(names: Iterable[str]) -> str:
