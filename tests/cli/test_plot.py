@@ -53,6 +53,13 @@ def test_mistakes_are_one_line_and_exit_code_2(runs, capsys, arguments, words):
     assert error.count("\n") == 1
 
 
+def test_a_picture_that_cannot_be_written_is_named(runs, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "curves.png"
+    assert main(["plot", str(runs), "--out", str(place)]) == 2
+    assert capsys.readouterr().err == f"fedrs plot: {place}: cannot be written (File exists); name another place with --out\n"
+
+
 def test_a_folder_without_runs_says_so(tmp_path, capsys):
     assert main(["plot", str(tmp_path)]) == 2
     assert "no run below" in capsys.readouterr().err

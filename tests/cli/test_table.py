@@ -51,6 +51,13 @@ def test_mistakes_are_one_line_and_exit_code_2(runs, capsys, arguments, words):
     assert error.count("\n") == 1
 
 
+def test_a_file_that_cannot_be_written_is_named(runs, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for place, reason in ((tmp_path, "Is a directory"), (tmp_path / "file" / "t.md", "File exists")):
+        assert main(["table", str(runs), "--out", str(place)]) == 2
+        assert capsys.readouterr().err == f"fedrs table: {place}: cannot be written ({reason}); name another place with --out\n"
+
+
 def test_folders_without_runs_say_so(tmp_path, capsys):
     assert main(["table", str(tmp_path)]) == 2
     assert f"no run below {tmp_path}" in capsys.readouterr().err

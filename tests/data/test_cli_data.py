@@ -26,6 +26,8 @@ def test_synth_and_check_a_bigearthnet_archive(tmp_path, capsys, monkeypatch):
     assert "13 synthetic patches, 1 of each of 8 countries in summer" in capsys.readouterr().out
     assert main(["data", "check", "bigearthnet", "--root", str(tmp_path / "b")]) == 2
     assert "_B05.tif: no such file" in capsys.readouterr().err
+    assert main(["data", "check", "bigearthnet", "--root", str(tmp_path / "b"), "--json", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"fedrs data: {tmp_path}: cannot be written (Is a directory); name another place with --json\n"
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,8 @@ def test_pictures_of_masks_and_of_many_labels(tmp_path, layouts, capsys, monkeyp
         (["--data.init_args.rood", "x"], "--data.init_args.rood: EuroSAT has no option 'rood'; did you mean 'root'?"),
         (["--data.init_args.root", "absent"], "absent: no such folder; set root to the EuroSAT folder"),
         (["--config", "absent.yaml"], "--config: no file absent.yaml"),
-        (["--json", "data.yaml/x.json"], "cannot be written"),
+        (["--json", "data.yaml/x.json"], "data.yaml/x.json: cannot be written (File exists); name another place with --json"),
+        (["--out", "data.yaml"], "data.yaml: cannot be written (File exists); name another place with --out"),
     ],
 )
 def test_mistakes_get_one_line_and_code_2(more, message, sample, tmp_path, monkeypatch, capsys):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedrs_lightning.cli.data_options import DATASETS, DataParser, one_of
+from fedrs_lightning.cli.options import writing
 from fedrs_lightning.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def main(argv: Sequence[str]) -> int:
     else:
         report = check_segmentation(options.dataset, options.root, options.deep, options.sample, options.seed)
     if options.json:
-        write_json(options.json, report.to_json())
+        with writing(options.json, "--json"):
+            write_json(options.json, report.to_json())
     _show(report)
     return 2 if report.failed else 0
 
@@ -105,7 +107,8 @@ def _check_config(options: argparse.Namespace, overrides: Sequence[str], parser:
     reports = check_dataset(dataset, options.deep, options.sample, seed)
     failed = any(report.failed for report in reports)
     if options.json:
-        write_json(options.json, {"failed": failed, "reports": [report.to_json() for report in reports]})
+        with writing(options.json, "--json"):
+            write_json(options.json, {"failed": failed, "reports": [report.to_json() for report in reports]})
     for report in reports:
         _show(report)
     return 2 if failed else 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.cli.options import writing
 
 if TYPE_CHECKING:
     from fedrs_lightning.data import FederatedDataset, Federation
@@ -51,14 +51,12 @@ def _inspect(dataset: FederatedDataset, seed: int, options: argparse.Namespace) 
     found = inspect_data(dataset, federation, seed, options.sample, options.examples)
     show(found.facts)
     drawn: list[Path] = []
-    try:
-        if options.out:
+    if options.out:
+        with writing(options.out, "--out"):
             drawn = _draw(found, dataset, federation, options.out)
-        if options.json:
+    if options.json:
+        with writing(options.json, "--json"):
             write_json(options.json, found.facts)
-    except OSError as error:
-        place = error.filename or options.out or options.json
-        raise ConfigError(f"{place}: cannot be written ({error.strerror}); name another place with --out or --json") from None
     if drawn:
         print(f"{len(drawn)} pictures: {drawn[0]}, bands.png, and samples-*.png of each client")
     if options.json:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fedrs_lightning.errors import ConfigError
@@ -50,3 +52,22 @@ def above(minimum: int) -> Any:
 
     convert.__name__ = "whole number"
     return convert
+
+
+@contextmanager
+def writing(path: Path | None, option: str) -> Iterator[None]:
+    """Say in one line that a file which the user named cannot be written.
+
+    Args:
+        path: as the user gave it; None passes everything through.
+        option: that names another place, such as `--out`.
+
+    Raises:
+        ConfigError: the body could not write; names `path`, not the temporary file beside it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if path is None or error.strerror is None:
+            raise
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); name another place with {option}") from None

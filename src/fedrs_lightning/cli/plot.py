@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrs_lightning.cli.options import Parser
+from fedrs_lightning.cli.options import Parser, writing
 from fedrs_lightning.cli.table import runs_below
 
 HELP = "learning curves of one or more runs"
@@ -39,10 +39,11 @@ def main(argv: Sequence[str]) -> int:
     from fedrs_lightning.results.plots import plot_clients, plot_curves, plot_weights, weighted_runs
 
     out = options.out or Path(os.path.commonpath([store.path for store in stores])) / "curves.png"
-    pictures: list[tuple[str, Path | None]] = [("curves", plot_curves(stores, out, options.metric))]
-    pictures.append(("clients", plot_clients(stores, out.with_name(f"{out.stem}-clients{out.suffix}"), options.metric)))
-    for name, store in weighted_runs(stores):
-        pictures.append(("weights", plot_weights(store, out.with_name(f"{out.stem}-weights-{name}{out.suffix}"))))
+    with writing(out, "--out"):
+        pictures: list[tuple[str, Path | None]] = [("curves", plot_curves(stores, out, options.metric))]
+        pictures.append(("clients", plot_clients(stores, out.with_name(f"{out.stem}-clients{out.suffix}"), options.metric)))
+        for name, store in weighted_runs(stores):
+            pictures.append(("weights", plot_weights(store, out.with_name(f"{out.stem}-weights-{name}{out.suffix}"))))
     for kind, path in pictures:
         if path is not None:
             print(f"{kind}: {path}")

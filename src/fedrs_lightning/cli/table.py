@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrs_lightning.cli.options import Parser
+from fedrs_lightning.cli.options import Parser, writing
 from fedrs_lightning.errors import RunError
 from fedrs_lightning.files import write_text
 from fedrs_lightning.results.render import FORMATS, render
@@ -45,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
     if options.out is None:
         sys.stdout.write(text)
     else:
-        write_text(options.out, text)
+        with writing(options.out, "--out"):
+            write_text(options.out, text)
         print(f"table: {options.out}")
     return 0
 
