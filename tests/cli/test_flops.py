@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedrs_lightning.cli.flops import _side
 from fedrs_lightning.cli.main import main
+from fedrs_lightning.data.datasets.bigearthnet import BigEarthNet
 from fedrs_lightning.engine.cost import measure, random_samples
 from fedrs_lightning.methods import (
     FPL,
@@ -232,6 +234,16 @@ def test_table(flops):
     assert code == 0
     assert "FedBN" in out
     assert "/ FedAvg" not in out
+
+
+def test_images_are_as_large_as_they_are_stored(flops):
+    code, out, _ = flops("--data.init_args.image_size", "null")
+    assert code == 0
+    assert "3 x 64 x 64 (as stored)" in out
+    patches = BigEarthNet("nowhere")
+    assert _side(patches, None) == (120, "as stored")
+    assert _side(BigEarthNet("nowhere", image_size=32), None) == (32, "data.init_args.image_size")
+    assert _side(patches, 8) == (8, "--side")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ def parser() -> Parser:
         "--side",
         type=above(1),
         metavar="N",
-        help=f"side of the images in pixels; without it that of the data set's image_size or crop_size, else {DEFAULT_SIDE}",
+        help="side of the images in pixels; without it that of the data set's image_size or crop_size, or of its stored images, "
+        f"else {DEFAULT_SIDE}",
     )
     options.add_argument(
         "--round", type=above(1), default=2, metavar="N", help="round that is counted: in the first many methods do less (default 2)"
@@ -125,6 +126,8 @@ def _side(data: Any, given: int | None) -> tuple[int, str]:
         value = getattr(data, name, None)
         if value is not None:
             return int(value), f"data.init_args.{name}"
+    if data.stored_side is not None:
+        return data.stored_side, "as stored"
     return DEFAULT_SIDE, "default, set --side for another"
 
 

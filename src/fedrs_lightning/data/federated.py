@@ -133,6 +133,9 @@ class Federation:
 class FederatedDataset(ABC):
     """A data set with clients. The constructor only stores its arguments; disk is touched in `prepare` and `federation`."""
 
+    stored_side: int | None = None
+    """Side of the stored images in pixels, where it is known without touching the disk."""
+
     @property
     @abstractmethod
     def num_classes(self) -> int:

@@ -102,6 +102,8 @@ class BigEarthNet(FederatedDataset):
         cache_dir: where packs are kept; null means `$FEDRS_CACHE` or the platform's cache folder.
     """
 
+    stored_side = SIDE
+
     def __init__(
         self,
         root: str,

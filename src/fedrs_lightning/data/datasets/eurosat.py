@@ -81,6 +81,8 @@ class EuroSAT(FederatedDataset):
         seed: seed of split and partition; null takes the run's.
     """
 
+    stored_side = layout.SIDE
+
     def __init__(
         self,
         root: str,
