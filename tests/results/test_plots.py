@@ -74,8 +74,10 @@ def test_grey_marks_clients_outside_the_cohort(make_run, tmp_path):
 
 
 def test_faults_are_named(make_run, tmp_path):
-    with pytest.raises(ConfigError, match="no run has the metric 'miou'; there are loss, overall_accuracy, overall_accuracy_weighted"):
+    with pytest.raises(ConfigError, match="no run has the metric 'miou'; there are overall_accuracy, overall_accuracy_weighted"):
         plot_curves([make_run()], tmp_path / "a.png", "miou")
+    with pytest.raises(ConfigError, match="did you mean 'train/loss'"):
+        plot_curves([make_run()], tmp_path / "a.png", "train/los")
     with pytest.raises(ConfigError, match="cannot be written as 'gifx'"):
         plot_curves([make_run()], tmp_path / "a.gifx")
     with pytest.raises(RunError, match="no round is finished"):

@@ -72,6 +72,21 @@ def test_metrics_are_read_under_the_headline_protocol_unless_named(make_run, exp
         rows_of(stores, ["overal_acuracy"])
 
 
+def test_a_metric_of_a_class_needs_no_protocol(make_run):
+    store = make_run()
+    result = store.result()
+    protocol = result["headline"]["protocol"]
+    store.write_result(result | {"final": result["final"] | {f"{protocol}/ap/forest": 0.25}})
+    for name in ("ap/forest", f"{protocol}/ap/forest"):
+        rows, _ = rows_of([store], [name])
+        assert rows["FedMAD"]["columns"][f"{name}, last round"]["mean"] == 0.25
+    for name in ("forest", "ap/forrest"):
+        with pytest.raises(ConfigError, match="did you mean 'ap/forest'"):
+            rows_of([store], [name])
+    with pytest.raises(ConfigError, match="did you mean 'train/loss'"):
+        rows_of([store], ["train/los"])
+
+
 def test_incomplete_and_unreadable_runs_are_listed_and_not_averaged(make_run):
     whole, cut, torn = make_run(seed=0), make_run(seed=1, done=4), make_run(seed=2)
     (torn.path / "result.json").write_text('{"seed": 2')

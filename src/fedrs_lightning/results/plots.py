@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from fedrs_lightning.errors import ConfigError, RunError
 from fedrs_lightning.files import atomic_path
 from fedrs_lightning.results.store import RunStore
-from fedrs_lightning.results.tables import collect, flatten, is_lower_better, label_of, unknown_metric
+from fedrs_lightning.results.tables import collect, flatten, full_name, is_lower_better, label_of, unknown_metric
 
 # Okabe and Ito's colours, told apart under the common kinds of colour blindness; yellow is left out as too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -213,9 +213,10 @@ def metric_key(stores: Sequence[RunStore], metric: str | None) -> str:
     default = f"{headline['protocol']}/{headline['metric']}" if headline else scores[0]
     if metric is None:
         return default
-    wanted = metric if "/" in metric else f"{default.rpartition('/')[0]}/{metric}"
+    protocol = default.partition("/")[0]
+    wanted = full_name(metric, protocol, known)
     if wanted not in known:
-        raise unknown_metric(metric, known if "/" in metric else {key.rpartition("/")[2] for key in known})
+        raise unknown_metric(metric, known, [protocol])
     return wanted
 
 

@@ -140,14 +140,25 @@ def check_metric(metric: str, groups: Sequence[Group]) -> None:
     known = {key for group in groups for result in group.results for key in result["final"]}
     if not groups or any(_key(group, metric) in result["final"] for group in groups for result in group.results):
         return
-    if "/" not in metric:
-        known = {key.rpartition("/")[2] for group in groups for key in known if key.startswith(f"{group.headline[0]}/")}
-    raise unknown_metric(metric, known)
+    raise unknown_metric(metric, known, {group.headline[0] for group in groups})
 
 
-def unknown_metric(metric: str, known: Iterable[str]) -> ConfigError:
-    """Error that names the nearest known metric, or all of them."""
-    names = sorted(known)
+def full_name(metric: str, protocol: str, known: Iterable[str]) -> str:
+    """`protocol/metric` for a name, which may hold a slash itself (`ap/forest`), that is not a full one already."""
+    return metric if metric in known else f"{protocol}/{metric}"
+
+
+def unknown_metric(metric: str, known: Iterable[str], protocols: Iterable[str]) -> ConfigError:
+    """Error that names the nearest known metric, or all of them.
+
+    Args:
+        metric: as given.
+        known: full names.
+        protocols: under which a name that is not full is read.
+    """
+    known = set(known)
+    short = {key.removeprefix(f"{protocol}/") for protocol in protocols for key in known if key.startswith(f"{protocol}/")}
+    names = sorted(short | known if "/" in metric or not short else short)
     near = difflib.get_close_matches(metric, names, n=1, cutoff=0.5)
     return ConfigError(f"no run has the metric '{metric}'; " + (f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}"))
 
@@ -248,7 +259,7 @@ def _add(group: Group, store: RunStore, result: Record, notes: list[str]) -> Non
 
 
 def _key(group: Group, metric: str) -> str:
-    return metric if "/" in metric else f"{group.headline[0]}/{metric}"
+    return full_name(metric, group.headline[0], {key for result in group.results for key in result["final"]})
 
 
 def _table(experiment: str, groups: list[Group], metrics: Sequence[str]) -> Table:
