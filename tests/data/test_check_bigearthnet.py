@@ -112,6 +112,35 @@ def test_a_patch_without_a_row(damaged, capsys):
     assert "this and 2 more patches are not in metadata.parquet" in messages(report, "note")[1]
 
 
+def test_many_patches_without_rows_are_one_line(damaged):
+    from pyarrow import parquet
+
+    from fedrs_lightning.data.synth.bigearthnet_files import write_table
+
+    root = damaged()
+    rows = parquet.read_table(root / layout.METADATA).to_pylist()
+    write_table(root / layout.METADATA, rows[3:])
+    (message,) = messages(check_bigearthnet(str(root)))
+    assert re.search(r": this patch \(and 2 more\) is in no metadata table", message)
+
+
+def test_a_country_without_training_patches_is_no_client(damaged, capsys):
+    from pyarrow import parquet
+
+    from fedrs_lightning.data.synth.bigearthnet_files import write_table
+
+    root = damaged()
+    rows = parquet.read_table(root / layout.METADATA).to_pylist()
+    write_table(root / layout.METADATA, [row | ({"split": "test"} if row["country"] == "Serbia" else {}) for row in rows])
+    report = check_bigearthnet(str(root))
+    assert not report.failed
+    (message,) = messages(report, "warning")
+    assert message.startswith("country Serbia has no training patches (season: all), so that a run refuses it as a client")
+    assert main(["data", "check", "bigearthnet", "--root", str(root), "--countries", "Serbia,Finland"]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+    assert not check_bigearthnet(str(root), countries=["Finland"]).findings[1:]
+
+
 def test_a_patch_in_two_countries(damaged):
     from pyarrow import parquet
 
@@ -253,10 +282,10 @@ def test_a_missing_root_and_a_missing_table(small, damaged):
 
 
 def test_real_patches_are_sound(data_root):
-    for folder, patches in {"bigearthnet_v2": 21, "bigearthnet_v2_v1pixels": 29}.items():
+    for folder, patches, untrained in (("bigearthnet_v2", 21, []), ("bigearthnet_v2_v1pixels", 29, ["Switzerland"])):
         for deep in (False, True):
             report = check_bigearthnet(str(data_root / folder), deep=deep)
-            assert not report.findings
+            assert [finding.message.split()[1] for finding in report.findings] == untrained
             assert report.checked == 12 * patches
     (fault,) = check_bigearthnet(str(data_root / "bigearthnet_v1")).findings
     assert "this is BigEarthNet v1.0" in fault.message

@@ -74,6 +74,7 @@ def check_bigearthnet(
         absent = chosen.patch_ids[~present].tolist()
         if absent:
             report.add("error" if missing == "error" else "note", faults.not_on_disk(found.images, absent, len(chosen)))
+        _untrained(report, chosen.take(present) if missing == "leave_out" else chosen, season, countries, flagged)
         if found.kind == "files":
             _strangers(report, found)
         _check_patches(report, found, store, drawn(chosen.patch_ids[present].tolist(), sample, seed), deep, seed)
@@ -118,6 +119,14 @@ def _filter(report: Report, found: layout.Layout, rows: Rows, season: Season, co
     return chosen
 
 
+def _untrained(report: Report, rows: Rows, season: Season, countries: Sequence[str] | None, flagged: bool) -> None:
+    """Countries that would be clients without training patches: an error where they are asked for."""
+    used = rows if flagged else rows.take(~rows.flagged)
+    without = set(used.country.tolist()) - set(used.country[used.split == layout.SPLITS.index("train")].tolist())
+    for number in sorted(without):
+        report.add("error" if countries else "warning", faults.no_training_patches(layout.COUNTRIES[number], f"season: {season}"))
+
+
 def _strangers(report: Report, found: layout.Layout) -> None:
     """Folders that no table names, and what does not belong among the patches."""
     text = layout.v1_fault(found.images)
@@ -135,9 +144,8 @@ def _strangers(report: Report, found: layout.Layout) -> None:
                 report.add("warning", f"{patch}: is no patch of BigEarthNet v2.0 and is not read; move it out of the folder")
             elif patch.name not in known:
                 orphans.append(patch)
-    if found.flagged.is_file():
-        for patch in orphans:
-            report.add("error", faults.not_in_table(patch))
+    if orphans and found.flagged.is_file():
+        report.add("error", faults.not_in_table(orphans[0], len(orphans) - 1))
     elif orphans:
         report.add(
             "note",

@@ -63,7 +63,7 @@ def version_one(path: Path, sign: str) -> str:
 
 def no_table(path: Path, setting: str) -> str:
     """A metadata table is missing."""
-    return f"{path}: no such table; put {path.name} from the BigEarthNet v2.0 archive there, or set {setting} to where it lies"
+    return f"{path}: no such table; put metadata.parquet from the BigEarthNet v2.0 archive there, or set {setting} to where it lies"
 
 
 def no_flagged_table(path: Path) -> str:
@@ -146,6 +146,11 @@ def nothing_left(path: Path, season: str) -> str:
     return f"{path}: no patches left ({season}); set season: all, or check the table"
 
 
+def no_training_patches(country: str, season: str) -> str:
+    """A country cannot be a client."""
+    return f"country {country} has no training patches ({season}), so that a run refuses it as a client; name the others in countries"
+
+
 def not_on_disk(images: Path, missing: Sequence[str], total: int) -> str:
     """Rows of the table without a patch."""
     return (
@@ -154,9 +159,9 @@ def not_on_disk(images: Path, missing: Sequence[str], total: int) -> str:
     )
 
 
-def not_in_table(folder: Path) -> str:
+def not_in_table(folder: Path, more: int = 0) -> str:
     """A patch without a row."""
-    return f"{folder}: this patch is in no metadata table; remove the folder or restore the tables from the archive"
+    return f"{folder}: this patch{_more(more)} is in no metadata table; remove the folder or restore the tables from the archive"
 
 
 def missing_band(path: Path) -> str:
