@@ -378,13 +378,16 @@ def _check_batches(loader: ClientLoader, clients: Sequence[Client], task: Task) 
     for client in clients:
         who = f"client {client.id}" + (f" ({client.name})" if client.name else "")
         if client.num_samples == 0:
+            raise ConfigError(f"{who} has no training samples; leave it out (see countries of BigEarthNet), or deal to fewer clients")
+        if normalises and client.num_samples == 1:
             raise ConfigError(
-                f"{who} has no training samples; leave it out, lower the number of clients, or raise data.init_args.min_samples"
+                f"{who} has 1 training sample, and batch normalisation cannot train on a batch of 1; leave the client out (see countries "
+                "of BigEarthNet), deal to fewer clients, or take a network without batch normalisation"
             )
         if normalises and min(loader.batch_sizes(client.id)) == 1:
             raise ConfigError(
                 f"{who} has {client.num_samples} samples, so a batch of 1 would reach batch normalisation, which cannot train on it; "
-                "set schedule.min_last_batch to null, change schedule.batch_size, or raise data.init_args.min_samples"
+                "set schedule.min_last_batch to null, or change schedule.batch_size"
             )
 
 
