@@ -151,7 +151,7 @@ def test_own_images(archive_of_images, deep):
     (root / "water" / "1.png").write_bytes(content[: len(content) // 2] if deep else b"nothing")
     cut, size, same = sorted(errors(check_dataset(dataset, deep)), key=lambda text: ("/1.png:" not in text, "/3.png:" not in text))
     assert re.search(r"water/1\.png: ", cut)
-    assert re.search(r"water/3\.png: is 16 x 20 pixels, others are 16 x 16", size)
+    assert re.search(r"water/3\.png: is 16 x 20 pixels, the first image is 16 x 16", size)
     assert re.search(r"field/2\.png: the same content as .*field/0\.png; remove all but one", same)
     (root / "water" / "1.png").write_bytes(content)
     (message,) = errors(check_dataset(listed, deep))

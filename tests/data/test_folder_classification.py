@@ -207,6 +207,7 @@ TABLE_FAULTS = [
     (changed(1, 1, ""), {}, "t.csv:3: no class; a sample has exactly one"),
     (changed(1, 1, "water;water"), {"multi_label": True}, "t.csv:3: class 'water' stands there twice"),
     (changed(2, 3, "valid"), {}, "t.csv:4: split 'valid' is not one of train, validation, test; did you mean 'validation'"),
+    (changed(2, 3, "val"), {}, "t.csv:4: split 'val' is not one of train, validation, test$"),
     (changed(0, 3, "test"), {}, r"t.csv: client 0 \(x\) has 0 training images, fewer than min_samples=1"),
     (changed(0, 2, ""), {}, "t.csv:2: a training image without client"),
     (changed(2, 2, ""), {"normalise": "per_client"}, "t.csv:4: an image without client"),
@@ -267,7 +268,7 @@ def test_faults_of_folders_and_images_name_the_file(folders, layouts):
     fails(r"client 0 \(client 0\) has 7 training images, fewer than min_samples=8", min_samples=8)
     odd = root / "water" / "0a.png"
     picture(odd, 0, (8, 9))
-    fails("0a.png: is 9 x 8 pixels, others are 16 x 16; set image_size")
+    fails("0a.png: is 9 x 8 pixels, the first image is 16 x 16; correct the odd one, or set image_size")
     odd.write_bytes((root / "water" / "1.png").read_bytes()[:200])
     fails("0a.png: cannot be decoded")
     odd.write_text("text")

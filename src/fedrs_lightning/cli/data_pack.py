@@ -16,7 +16,7 @@ What was interrupted goes on where it stopped; what is packed already is left as
 
 
 def main(argv: Sequence[str]) -> int:
-    """Pack or check the packs of a config; returns the exit code, 2 where a pack is damaged."""
+    """Pack or check the packs of a config; returns the exit code, 2 where a pack is damaged or missing."""
     from fedrs_lightning.cli.data_config import config_parser, data_options, dataset_of
 
     overrides, rest = data_options(argv)
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         print(_checked(pack) if options.verify else _packed(pack))
     damaged = [(pack.folder, damage) for pack in orders.packs for damage in pack.damages]
     for folder, damage in damaged:
-        print(f"damaged: {folder}: {damage}", file=sys.stderr)
+        print(f"{'damaged' if folder.is_dir() else 'missing'}: {folder}: {damage}", file=sys.stderr)
     if any(folder.is_dir() for folder, _ in damaged):
         print("delete the damaged folders; fedrs data pack makes them again", file=sys.stderr)
     return 2 if damaged else 0
@@ -53,7 +53,8 @@ def _packed(pack: Pack) -> str:
 
 
 def _checked(pack: Pack) -> str:
-    return f"{'damaged' if pack.damages else 'whole'}: {_described(pack)}"
+    state = "whole" if not pack.damages else "damaged" if pack.folder.is_dir() else "missing"
+    return f"{state}: {_described(pack)}"
 
 
 def _described(pack: Pack) -> str:

@@ -96,7 +96,7 @@ def scan_table(root: str, table: str, classes: Sequence[str], multi_label: bool,
     count = len(next(iter(columns.values())))
     chosen = _label_column(path, columns)
     if "path" not in columns:
-        raise DataError(f"{path}: has no column 'path'{_near('path', columns)} (columns: {', '.join(columns)})")
+        raise DataError(f"{path}: has no column 'path'{_near('path', columns, listed=True)} (columns: {', '.join(columns)})")
     if not count:
         raise DataError(f"{path}: has no row")
     rows = [where(row) for row in range(count)]
@@ -115,7 +115,7 @@ def scan_table(root: str, table: str, classes: Sequence[str], multi_label: bool,
     splits = np.asarray([_text(value) for value in columns["split"]]) if "split" in columns else None
     for word, row in zip(splits if splits is not None else (), rows, strict=False):
         if word not in SPLITS:
-            raise DataError(f"{row}: split '{word}' is not one of {', '.join(SPLITS)}{_near(word, SPLITS)}")
+            raise DataError(f"{row}: split '{word}' is not one of {', '.join(SPLITS)}{_near(word, SPLITS, listed=True)}")
     attributes = {name: np.asarray([_text(value) for value in values]) for name, values in columns.items() if name not in KNOWN}
     if not multi_label:
         attributes["class_name"] = np.asarray(classes)[labels]
@@ -229,11 +229,13 @@ def _label_column(path: Path, columns: Columns) -> str:
     return there[0]
 
 
-def _near(name: str, valid: Collection[str]) -> str:
-    """The nearest valid name, whatever its case, as a part of a message."""
+def _near(name: str, valid: Collection[str], listed: bool = False) -> str:
+    """The nearest valid name, whatever its case, as a part of a message; else all, where the message does not list them itself."""
     lower = {other.lower(): other for other in valid}
     near = difflib.get_close_matches(name.lower(), lower, n=1)
-    return f"; did you mean '{lower[near[0]]}'?" if near else f" ({', '.join(valid)})" if len(valid) <= 24 else ""
+    if near:
+        return f"; did you mean '{lower[near[0]]}'?"
+    return f" ({', '.join(valid)})" if len(valid) <= 24 and not listed else ""
 
 
 def _text(value: Any) -> str:

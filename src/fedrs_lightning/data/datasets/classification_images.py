@@ -72,7 +72,8 @@ class ImageFormat:
             raise DataError(f"{path}: has {raster.bands} bands, so there is no band {max(self.bands)}; correct bands")
         if self.image_size is None and (raster.height, raster.width) != size:
             raise DataError(
-                f"{path}: is {raster.width} x {raster.height} pixels, others are {size[1]} x {size[0]}; set image_size to resize all"
+                f"{path}: is {raster.width} x {raster.height} pixels, the first image is {size[1]} x {size[0]}; correct the odd one, "
+                "or set image_size to resize all"
             )
 
 
