@@ -114,7 +114,7 @@ def test_unusable_tables(data_root, tmp_path, monkeypatch):
     parquet.write_table(pa.table({"patch_id": ["a"], "labels": [["b"]]}), path)
     with pytest.raises(DataError, match="has no column split, country, contains_seasonal_snow, contains_cloud_or_shadow"):
         read_table(path)
-    with pytest.raises(DataError, match="no such table; put metadata.parquet from"):
+    with pytest.raises(DataError, match=r"no such table; put metadata\.parquet from"):
         read_tables(Layout(tmp_path, "files", tmp_path / "absent", path), flagged=False)
     shutil.copy(data_root / "bigearthnet_v2" / "metadata.parquet", path)
     with pytest.raises(DataError, match=r"flagged patches .* are wanted, but the table that lists them is missing"):

@@ -12,7 +12,7 @@ from fedrs_lightning.cli.main import main
 from fedrs_lightning.data import IID, Domain, Domains, EuroSAT, FolderClassification, FolderDomains, FolderSegmentation, LoveDA, Potsdam
 from fedrs_lightning.data.check_dataset import check_dataset
 from fedrs_lightning.data.federated import FederatedDataset
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, DataError
 
 CLASSES = {"field": 1, "forest": 2, "water": 3}
 
@@ -158,6 +158,22 @@ def test_own_images(archive_of_images, deep):
     assert re.search(r"2\.png: the same content as .*0\.png, in train and test data", message)
     (missing,) = errors(check_dataset(FolderClassification(str(root / "nowhere"), ["field"], 3, IID(1)), deep))
     assert "no such folder" in missing
+
+
+def test_own_images_that_no_run_can_deal(archive_of_images):
+    root, table = archive_of_images / "images", archive_of_images / "images.csv"
+    (message,) = errors(check_dataset(FolderClassification(str(root), ["field", "water"], 3, IID(9))))
+    assert "9 clients but only 3 training samples" in message
+    rows = ["0.png,field,train,a", "1.png,water,train,a", "2.png,field,test,a", "3.png,water,test,b"]
+    lines = [f"{row.split(',')[1]}/{row}" for row in rows]
+    table.write_text("\n".join(["path,label,split,client", *lines]) + "\n", encoding="utf-8")
+    (message,) = errors(check_dataset(FolderClassification(str(root), ["field", "water"], 3, table=str(table))))
+    assert "client 1 (b) has 0 training images, fewer than min_samples=1" in message
+    dataset = FolderClassification(str(root), ["field", "water"], 3, table=str(table), cache_dir=str(archive_of_images / "cache"))
+    dataset.prepare()
+    with pytest.raises(DataError) as refused:
+        dataset.federation(0)
+    assert str(refused.value) == message
 
 
 def test_plain_images_may_be_equal(archive_of_images):

@@ -160,7 +160,7 @@ def check_own_images(dataset: FolderClassification, deep: bool = False, sample: 
         dataset: whose images.
         deep: decode every image and compare pixels for duplicates, instead of headers and whole files.
         sample: look into this many images, drawn at random, instead of all.
-        seed: of the sample.
+        seed: of the sample and of the clients.
     """
     report = Report("FolderClassification", dataset.root, mode="deep" if deep else "header")
     form = ImageFormat(dataset.in_channels, dataset.bands, dataset.pixel_type, dataset.image_size)
@@ -179,6 +179,10 @@ def check_own_images(dataset: FolderClassification, deep: bool = False, sample: 
     report.counts = dict(zip(dataset.class_names, counts.astype(np.int64).tolist(), strict=True))
     report.samples = {"all": len(samples.ids)} if labels.ndim == 2 else {}
     report.note_synthetic(synthetic_marker(Path(dataset.root).expanduser()))
+    try:
+        dataset.check_deal(samples, seed)
+    except (ConfigError, DataError) as error:
+        report.add("error", str(error))
     splits = ["all"] * len(samples.ids) if samples.splits is None else samples.splits.tolist()
     jobs = drawn(list(zip(splits, samples.paths, strict=True)), sample, seed)
     same: dict[str, list[tuple[str, Path]]] = defaultdict(list)

@@ -184,6 +184,15 @@ class FolderClassification(FederatedDataset):
             setup_bytes=setup,
         )
 
+    def check_deal(self, samples: Samples, seed: int) -> None:
+        """Deal the samples to clients as a run does, without their pixels.
+
+        Raises:
+            ConfigError: the partition cannot deal them.
+            DataError: a client gets too few; names it.
+        """
+        self._deal(samples, seed if self.seed is None else self.seed)
+
     def _scan(self) -> Samples:
         if self.table is None:
             return scan_folders(self.root, self._classes)
