@@ -41,6 +41,20 @@ def test_a_curve_a_label_in_its_colour(make_run, tmp_path, suffix):
     assert [path.name for path in out.parent.iterdir()] == [out.name]
 
 
+def test_a_metric_of_a_class_has_clients_and_its_whole_name(make_run, tmp_path, monkeypatch):
+    store = make_run()
+    result = store.result()
+    protocol = result["headline"]["protocol"]
+    rows = [row | {"ap/forest": 0.5} for row in result["per_client"]]
+    store.write_result(result | {"per_client": rows, "final": result["final"] | {f"{protocol}/ap/forest": 0.5}})
+    last = store.rounds()[-1]
+    store.append_round(last | {"round": last["round"] + 1, "metrics": last["metrics"] | {f"{protocol}/ap/forest": 0.5}})
+    labels = []
+    monkeypatch.setattr(plots, "save", lambda figure, out: labels.extend(axes.get_ylabel() for axes in figure.axes) or out)
+    assert plot_clients([store], tmp_path / "a.png", "ap/forest") is not None
+    assert labels == [f"ap/forest [%], {protocol}"]
+
+
 def test_one_round_and_a_single_client_value_are_visible(make_run, tmp_path):
     assert shows(plot_curves([make_run(num_rounds=1)], tmp_path / "a.png"), COLOURS[0])
     assert shows(plot_curves([make_run(num_rounds=1)], tmp_path / "b.png", "train/loss"), COLOURS[0])

@@ -97,7 +97,7 @@ def plot_clients(stores: Sequence[RunStore], out: Path, metric: str | None = Non
         `out`, or None when no complete run has values of single clients under this metric.
     """
     key = metric_key(stores, metric)
-    protocol, _, name = key.rpartition("/")
+    protocol, _, name = key.partition("/")
     columns: dict[str, list[tuple[float, float]]] = {}
     for group in collect(stores).groups:
         for result in group.results:
@@ -274,7 +274,7 @@ def _title(stores: Sequence[RunStore]) -> str:
 
 
 def _value_axis(axes: Any, key: str, largest: float) -> None:
-    protocol, _, name = key.rpartition("/")
+    protocol, _, name = key.partition("/")
     percent = not is_lower_better(key) and largest <= 1
     name = " ".join(WORDS.get(word, word) for word in name.split("_"))
     axes.set_ylabel(name + (" [%]" if percent else "") + (f", {protocol}" if protocol else ""))
