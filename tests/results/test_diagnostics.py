@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 from PIL import Image
 
 from fedrs_lightning.results import diagnostics
@@ -29,6 +31,21 @@ def size(path):
     with Image.open(path) as image:
         image.verify()
         return image.size
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3, 10])
+def test_the_title_of_few_classes_is_not_cut(classes, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(diagnostics, "save", lambda figure, out: drawn.append(figure) or out)
+    title = "round 100, personal_common, counts of all clients summed"
+    diagnostics.plot_confusion(np.eye(classes), [f"class {number}" for number in range(classes)], tmp_path / "a.png", title)
+    (figure,) = drawn
+    FigureCanvasAgg(figure).draw()
+    for text in figure.findobj(Text):
+        if text.get_text():
+            box = text.get_window_extent()
+            assert 0 <= box.x0 <= box.x1 <= figure.bbox.width, text.get_text()
+            assert 0 <= box.y0 <= box.y1 <= figure.bbox.height, text.get_text()
 
 
 def test_every_picture_is_an_image(store, tmp_path):

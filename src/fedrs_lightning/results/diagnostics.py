@@ -33,7 +33,7 @@ def plot_confusion(counts: np.ndarray, classes: Sequence[str], out: Path, title:
     share = np.divide(counts, support, out=np.full_like(counts, np.nan), where=support > 0)
     side = 2.2 + 0.5 * len(classes)
     with mpl.rc_context({**STYLE, "axes.grid": False}):
-        figure = Figure(figsize=(side + 1.2, side), layout="constrained")
+        figure = Figure(figsize=(max(side + 1.2, 4.8), side), layout="constrained")  # the title of three classes needs the width
         axes = figure.add_subplot()
         colours = mpl.colormaps["Blues"].with_extremes(bad=GREY)
         image = axes.imshow(np.ma.masked_invalid(share), cmap=colours, vmin=0, vmax=1)
@@ -47,7 +47,7 @@ def plot_confusion(counts: np.ndarray, classes: Sequence[str], out: Path, title:
         axes.set_yticks(range(len(classes)), classes)
         axes.set_xlabel("predicted class")
         axes.set_ylabel("labelled class")
-        axes.set_title(f"{title}\n% of the labelled pixels or samples of a row; grey: none", fontsize=9)
+        figure.suptitle(f"{title}\n% of the labelled pixels or samples of a row; grey: none", fontsize=9, x=0.01, ha="left")
         figure.colorbar(image, ax=axes, shrink=0.8)
         return save(figure, out)
 
