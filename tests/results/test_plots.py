@@ -55,6 +55,12 @@ def test_a_metric_of_a_class_has_clients_and_its_whole_name(make_run, tmp_path, 
     assert labels == [f"ap/forest [%], {protocol}"]
 
 
+def test_the_title_names_few_experiments(make_run):
+    stores = [make_run(experiment=name) for name in ("a", "b", "c", "d")]
+    assert plots._title(stores[:3]) == "a, b, c"
+    assert plots._title(stores) == "a, b and 2 more"
+
+
 def test_one_round_and_a_single_client_value_are_visible(make_run, tmp_path):
     assert shows(plot_curves([make_run(num_rounds=1)], tmp_path / "a.png"), COLOURS[0])
     assert shows(plot_curves([make_run(num_rounds=1)], tmp_path / "b.png", "train/loss"), COLOURS[0])

@@ -270,7 +270,10 @@ def _named(label: str, experiment: str, stores: Sequence[RunStore]) -> str:
 
 def _title(stores: Sequence[RunStore]) -> str:
     synthetic = any((store.result() or store.manifest() or {}).get(key) for store in stores for key in ("synthetic_data", "synthetic"))
-    return ", ".join(_experiments(stores)) + (" (synthetic data)" if synthetic else "")
+    names = _experiments(stores)
+    more = len(names) - 2
+    shown = ", ".join(names) if more < 2 else f"{', '.join(names[:2])} and {more} more"  # a longer title squeezes the axes
+    return shown + (" (synthetic data)" if synthetic else "")
 
 
 def _value_axis(axes: Any, key: str, largest: float) -> None:
