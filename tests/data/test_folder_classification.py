@@ -212,6 +212,7 @@ TABLE_FAULTS = [
     (changed(0, 2, ""), {}, "t.csv:2: a training image without client"),
     (changed(2, 2, ""), {"normalise": "per_client"}, "t.csv:4: an image without client"),
     ([*ROWS, ["d.png"]], {}, "t.csv:5: 1 cells, but 4 columns"),
+    (changed(1, 2, "x\0"), {}, "t.csv:3: holds a zero byte, so that the file is damaged"),
     (ROWS, {"partition": IID(2)}, "its column 'client' says whose the images are"),
     (ROWS, {"table": "absent.csv"}, "absent.csv: no such table"),
     (ROWS, {"table": "a.png"}, "a.png: a table must be a .csv or .parquet file"),

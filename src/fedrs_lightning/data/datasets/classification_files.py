@@ -193,6 +193,8 @@ def _read_csv(path: Path) -> tuple[dict[str, Sequence[Any]], Callable[[int], str
             for row in reader:
                 if not row:
                     continue
+                if any("\0" in cell for cell in row):
+                    raise DataError(f"{path}:{reader.line_num}: holds a zero byte, so that the file is damaged; write it again")
                 if len(row) != len(header):
                     raise DataError(
                         f"{path}:{reader.line_num}: {len(row)} cells, but {len(header)} columns; put cells that hold commas into quotes"
