@@ -108,7 +108,9 @@ def test_statistics_are_exact_and_cost_what_they_send():
         own = statistics(kind, ([0.0, 0.0], [1.0, 1.0]), varying, ("b0", "b1"))
         assert len(own.mean) == len(own.std) == rows
         assert own.setup_bytes == {"up": 0, "down": 0}
-    with pytest.raises(DataError, match="client B: band b1 does not vary"):
+    with pytest.raises(DataError, match="client B: band b1 does not vary over the training samples; check"):
         statistics("per_client", ([0.0, 0.0], [1.0, 1.0]), {"A": huge, "B": Sums((2, 2), (1, 2), (1, 2))}, ("b0", "b1"))
+    with pytest.raises(DataError, match="client B: band 1 does not vary"):  # a name that says "band" itself
+        statistics("per_client", ([0.0], [1.0]), {"B": Sums((2,), (2,), (2,))}, ("band 1",))
     with pytest.raises(DataError, match="client B: no training samples"):
         statistics("per_client", ([0.0, 0.0], [1.0, 1.0]), {"A": huge, "B": Sums((0, 0), (0, 0), (0, 0))}, ("b0", "b1"))

@@ -112,9 +112,12 @@ def setup_bytes(num_clients: int, num_bands: int) -> dict[str, int]:
 
 def _varying(sums: Sums, bands: Sequence[str], owner: str) -> tuple[list[float], list[float]]:
     if 0 in sums.counts:
-        raise DataError(f"{owner}: no training samples to take statistics from; set normalise: published, or leave the client out")
+        raise DataError(f"{owner}: no training samples to take statistics from; leave the client out, or set another normalise")
     mean, std = sums.mean_std()
     for band, deviation in zip(bands, std, strict=True):
         if deviation <= 0:
-            raise DataError(f"{owner}: band {band} does not vary over the training samples; check its images, or set normalise: published")
+            name = band if band.startswith("band ") else f"band {band}"
+            raise DataError(
+                f"{owner}: {name} does not vary over the training samples; check its images, or set normalise to fixed statistics"
+            )
     return mean, std
