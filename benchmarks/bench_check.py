@@ -49,10 +49,10 @@ def main() -> None:
         made = seconds(lambda: write_sample(root, sample))
         print(f"{len(sample.all_patches())} patches made: {made / len(sample.all_patches()) * 1000:.1f} ms each")
     repeats = REPEATS if options.patches <= 2000 else 1
-    # Turn by turn, so that other work on the machine meets both alike.
-    turns = [(seconds(lambda: check_bigearthnet(str(root))), seconds(lambda: read_all(root))) for _ in range(repeats)]
-    headers, whole = (min(times) for times in zip(*turns, strict=True))
-    deep = seconds(lambda: check_bigearthnet(str(root), deep=True))
+    check_bigearthnet(str(root), deep=True)  # brings the files into memory, where they fit
+    # Turn by turn, so that other work on the machine meets all alike.
+    ways = (lambda: check_bigearthnet(str(root)), lambda: check_bigearthnet(str(root), deep=True), lambda: read_all(root))
+    headers, deep, whole = (min(times) for times in zip(*([seconds(way) for way in ways] for _ in range(repeats)), strict=True))
     total = sum(check_bigearthnet(str(root), sample=1).samples.values())
     print(f"{total} patches: headers {headers:.2f} s, full read {whole:.2f} s, check --deep {deep:.2f} s")
     results = [report("check by headers / full read with rasterio", headers / whole, 0.25, at_most=True)]
