@@ -117,8 +117,18 @@ def test_what_no_longer_fits_its_record_is_given_to_fit_again(command, capsys):
         assert sweep.main(arguments(), command) == 0
         assert len(calls()) == before + 4
     Path("part.yaml").write_text("a: 2\n")
-    assert sweep.main([*arguments(), "--dry-run"], command) == 0
-    assert capsys.readouterr().out.count("to run") == 4
+    capsys.readouterr()
+    assert sweep.main([*arguments(), "--dry-run"], command) == 2  # none of them is taken for complete, and each is parsed
+    assert capsys.readouterr().out.count("would fail: part.yaml:1: data has no key 'a'") == 4
+
+
+def test_a_dry_run_names_what_would_fail(capsys):
+    experiment = str(Path(__file__).resolve().parents[2] / "experiments" / "eurosat_small.yaml")
+    assert sweep.main(["--config", experiment, "--grid", "method=FedAvg,FedMADD", "--seeds", "0,1", "--dry-run"]) == 2
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("FedAvg seed 0: to run: fedrs fit --config ")
+    assert second == "FedMADD seed 0: would fail: --method: there is no class 'FedMADD'; did you mean 'FedMAD'?"
+    assert sweep.main(["--config", experiment, "--grid", "method.init_args.power=0,1", "--dry-run"]) == 0
 
 
 def test_a_failed_run_stops_no_other_and_is_tried_again(command, capsys):

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedrs_lightning.cli.grid import Combination, SweepIndex, combinations, fingerprint, parse_extra, parse_grids, parse_seeds, run_root
 from fedrs_lightning.cli.options import Parser, above, hint
+from fedrs_lightning.cli.quiet import waiting
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.results.render import terminal
 from fedrs_lightning.results.store import RunStore
@@ -86,11 +87,36 @@ def main(argv: Sequence[str], command: Sequence[str] = FIT) -> int:
         log = root / "sweep-logs" / f"{slug}-{key[:8]}.log"
         jobs.append(Job(combination, key, combination.arguments(found.config, extra), log, store=index.complete(key)))
     if found.dry_run:
-        for job in jobs:
-            state = f"complete, {job.store.path}" if job.store else f"to run: {shlex.join(['fedrs', 'fit', *job.arguments])}"
-            print(f"{job.combination.title}: {state}")
-        return 0
+        return _foretell(jobs)
     return run(jobs, index, command, limit=found.jobs)
+
+
+def _foretell(jobs: list[Job]) -> int:
+    """Say what would run. Each combination is parsed as `fedrs fit` would, once for all its seeds; a mistake gives exit code 2."""
+    mistakes: dict[str, str | None] = {}
+    for job in jobs:
+        same = repr(job.combination.values)
+        if job.store is None and same not in mistakes:
+            mistakes[same] = _mistake(job)
+        if job.store is not None:
+            state = f"complete, {job.store.path}"
+        elif mistakes[same] is not None:
+            state = f"would fail: {mistakes[same]}"
+        else:
+            state = f"to run: {shlex.join(['fedrs', 'fit', *job.arguments])}"
+        print(f"{job.combination.title}: {state}")
+    return 2 if any(mistakes.values()) else 0
+
+
+def _mistake(job: Job) -> str | None:
+    with waiting("loading data sets, networks and methods"):
+        from fedrs_lightning.cli.parser import parse
+
+    try:
+        parse(job.arguments)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def run(jobs: list[Job], index: SweepIndex, command: Sequence[str], *, limit: int) -> int:

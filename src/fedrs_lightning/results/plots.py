@@ -22,6 +22,7 @@ from fedrs_lightning.results.tables import collect, flatten, full_name, is_lower
 # Okabe and Ito's colours, told apart under the common kinds of colour blindness; yellow is left out as too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 STYLES = ("-", "--", ":", "-.")
+NUMBERED = 12  # clients that a picture of single clients can number
 WORDS = {"map": "mAP", "miou": "mIoU", "f1": "F1"}
 """Spelling of parts of metric names."""
 STYLE: Any = {  # matplotlib types its keys as literals
@@ -93,34 +94,50 @@ def plot_curves(stores: Sequence[RunStore], out: Path, metric: str | None = None
 def plot_clients(stores: Sequence[RunStore], out: Path, metric: str | None = None) -> Path | None:
     """Every client in the last round, one column a label: a point a client and seed, its area by training samples.
 
+    Up to `NUMBERED` clients carry their number, and stand side by side in its order; their names are beside the picture.
+
     Returns:
         `out`, or None when no complete run has values of single clients under this metric.
     """
     key = metric_key(stores, metric)
     protocol, _, name = key.partition("/")
-    columns: dict[str, list[tuple[float, float]]] = {}
+    columns: dict[str, list[tuple[float, float, int]]] = {}
+    names: dict[int, str] = {}
     for group in collect(stores).groups:
         for result in group.results:
             column = (name if result["headline"]["protocol"] == protocol else key).removesuffix("_pooled")  # of one client
-            points = [(row[column], row.get("num_samples", 1)) for row in result["per_client"] if row.get(column) is not None]
+            rows = [row for row in result["per_client"] if row.get(column) is not None]
+            points = [(row[column], row.get("num_samples", 1), row["client"]) for row in rows]
+            names |= {row["client"]: row.get("name") or "" for row in rows}
             if points:
                 columns.setdefault(_named(group.label, group.experiment, stores), []).extend(points)
     if not columns:
         return None
-    largest = max(size for points in columns.values() for _, size in points)
+    largest = max(size for points in columns.values() for _, size, _ in points)
+    places = {client: place for place, client in enumerate(sorted(names))} if len(names) <= NUMBERED else {}
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(max(4.5, 1.1 * len(columns) + 1.5), 4.0), layout="constrained")
         axes = figure.add_subplot()
         for index, points in enumerate(columns.values()):
-            values, sizes = np.array(points, dtype=float).T
+            values, sizes, clients = np.array(points, dtype=float).T
             # Golden-ratio steps spread the points evenly and the same way in every picture.
             shift = ((np.arange(len(values)) * 0.618034) % 1 - 0.5) * 0.5
+            if places:
+                shift = (np.array([places[int(client)] for client in clients]) + 0.5) / len(places) * 0.7 - 0.35
             colour = COLOURS[index % len(COLOURS)]
             axes.scatter(index + shift, values, s=12 + 90 * sizes / largest, color=colour, alpha=0.55, linewidth=0)
+            for client in places:
+                which = clients == client
+                if which.any():
+                    place = (index + shift[which][0], values[which].max())
+                    axes.annotate(str(client), place, (0, 5), textcoords="offset points", ha="center", va="bottom", fontsize=6)
             axes.hlines(values.mean(), index - 0.36, index + 0.36, color=colour, linewidth=2)
         axes.set_xticks(range(len(columns)), list(columns), rotation=20 if max(map(len, columns)) > 12 else 0)
         axes.set_xlim(-0.6, len(columns) - 0.4)
-        _value_axis(axes, key.removesuffix("_pooled"), max(value for points in columns.values() for value, _ in points))
+        _value_axis(axes, key.removesuffix("_pooled"), max(value for points in columns.values() for value, _, _ in points))
+        told = [f"{client} {names[client]}" for client in places if names[client] not in ("", str(client), f"client {client}")]
+        if told:
+            axes.annotate("\n".join(told), (1, 1), (6, 0), xycoords="axes fraction", textcoords="offset points", va="top", fontsize=7)
         axes.set_title(f"{_title(stores)}: clients in the last round\n(area: training samples, line: mean)", fontsize=9)
         return save(figure, out)
 
