@@ -83,6 +83,7 @@ def test_rows_are_what_the_table_says(data_root):
         ({"labels": None}, "patch {id} has no label"),
         ({"country": "Spain"}, "country 'Spain' of patch {id} is not one of Finland"),
         ({"country": None}, "country of patch {id} is empty"),
+        ({"patch_id": "S2A_MSIL2A_20171313T101031_N9999_R022_T33UUP_26_57"}, "is no patch id of v2.0"),
         ({"patch_id": "S2A_MSIL2A_20170613T101031_87_48"}, "'S2A_MSIL2A_20170613T101031_87_48' is no patch id of v2.0"),
         ({"patch_id": "first"}, "patch {first} has two rows"),
     ],

@@ -70,7 +70,7 @@ METADATA = "metadata.parquet"
 FLAGGED_METADATA = "metadata_for_patches_with_snow_cloud_or_shadow.parquet"
 SYNTHETIC = "SYNTHETIC.json"
 
-PRODUCT = r"S2[A-Z]_MSIL2A_\d{8}T\d{6}_N\d{4}_R\d{3}_T\d{2}[A-Z]{3}"
+PRODUCT = r"S2[A-Z]_MSIL2A_\d{4}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])T\d{6}_N\d{4}_R\d{3}_T\d{2}[A-Z]{3}"
 PATCH = PRODUCT + r"_\d{2}_\d{2}"
 _PATCH_V1 = r"S2[A-Z]_MSIL2A_\d{8}T\d+_\d+_\d+"
 _ARCHIVE = re.compile(r"\.(tar\.zst|tar\.gz[a-z]{0,2}|tgz|tar)$")
