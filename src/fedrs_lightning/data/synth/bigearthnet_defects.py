@@ -14,7 +14,7 @@ import numpy as np
 from fedrs_lightning.data.datasets.bigearthnet_files import ALL_BANDS, FLAGGED_METADATA, IMAGES, METADATA, band_path, product_of, read_band
 from fedrs_lightning.data.synth.bigearthnet_files import write_table
 from fedrs_lightning.data.synth.bigearthnet_places import Patch
-from fedrs_lightning.data.synth.defects import nearest
+from fedrs_lightning.data.synth.defects import require_known
 from fedrs_lightning.errors import ConfigError
 
 PLACES = {
@@ -182,11 +182,8 @@ def check(names: Sequence[str], patches: int) -> None:
     Raises:
         ConfigError: with the nearest valid name.
     """
+    require_known(names, DEFECTS, ALONE, "changes the whole archive")
     for name in names:
-        if name not in DEFECTS:
-            raise ConfigError(f"unknown defect '{name}'; {nearest(name, DEFECTS)}")
-        if name in ALONE and len(names) > 1:
-            raise ConfigError(f"defect '{name}' changes the whole archive, so it cannot be combined with others")
         if name in PLACES and PLACES[name].number >= patches:
             raise ConfigError(f"defect '{name}' needs at least {PLACES[name].number + 1} patches of a country")
 

@@ -105,13 +105,29 @@ def check(names: Sequence[str], geotiff: bool) -> None:
     Raises:
         ConfigError: with the nearest valid name.
     """
+    require_known(names, DEFECTS, ALONE, "leaves no tiles")
     for name in names:
-        if name not in DEFECTS:
-            raise ConfigError(f"unknown defect '{name}'; {nearest(name, DEFECTS)}")
-        if name in ALONE and len(names) > 1:
-            raise ConfigError(f"defect '{name}' leaves no tiles, so it cannot be combined with others")
         if geotiff and name in JPEG_ONLY:
             raise ConfigError(f"defect '{name}' needs a layout with JPEGs")
+
+
+def require_known(names: Sequence[str], valid: Collection[str], alone: Collection[str], why: str) -> None:
+    """Refuse names that no defect has, and company for those that stand alone.
+
+    Args:
+        names: asked for.
+        valid: all names.
+        alone: names that suffer no other.
+        why: what these do.
+
+    Raises:
+        ConfigError: with the nearest valid name.
+    """
+    for name in names:
+        if name not in valid:
+            raise ConfigError(f"unknown defect '{name}'; {nearest(name, valid)}")
+        if name in alone and len(names) > 1:
+            raise ConfigError(f"defect '{name}' {why}, so it cannot be combined with others")
 
 
 def nearest(name: str, valid: Collection[str]) -> str:
