@@ -295,3 +295,18 @@ def test_synthetic_marker_is_recorded(v2, tmp_path):
     marker = tmp_path / "a" / "SYNTHETIC.json"
     marker.write_text('{"seed": 3}')
     assert opened(tmp_path / "a").manifest["synthetic"] == read_json(marker)
+
+
+def test_how_far_the_kernels_lie_apart_on_real_bands(v2):
+    """What docs/data.md says of the two kernels, and of statistics that are taken before the resize."""
+    kinds = [opened(v2, bands=list(BANDS_20M), resize=kernel, augment=False) for kernel in ("torch", "rsim")]
+    batch = kinds[0].source.gather(np.arange(len(kinds[0].source)))
+    places = [BANDS.index(band) for band in BANDS_20M]
+    scale, shift = (torch.tensor([values[place] for place in places])[None, :, None, None] for values in (STD, MEAN))
+    resized, other = ((kind.transform(dict(batch))["image"] * scale + shift).double() for kind in kinds)
+    stored = batch["image20"].to(torch.float64)
+    axes = (0, 2, 3)
+    apart = (resized - other).abs().mean(axes) / stored.std(axes)
+    assert 0.02 < apart.min() < apart.max() < 0.07
+    assert (resized.mean(axes) / stored.mean(axes) - 1).abs().max() < 0.001
+    assert (resized.std(axes) / stored.std(axes) - 1).abs().max() < 0.003

@@ -247,11 +247,8 @@ def check(dataset: str, layout: str, names: Sequence[str]) -> None:
     Raises:
         ConfigError: with the nearest valid name.
     """
+    defects.require_known(names, DEFECTS[dataset], ALONE, "leaves no tiles", of=dataset)
     for name in names:
-        if name not in DEFECTS[dataset]:
-            raise ConfigError(f"unknown defect '{name}' of {dataset}; {defects.nearest(name, DEFECTS[dataset])}")
-        if name in ALONE and len(names) > 1:
-            raise ConfigError(f"defect '{name}' leaves no tiles, so it cannot be combined with others")
         wanted = "converted" if name in CONVERTED else "official"
         if layout != wanted:
             raise ConfigError(f"defect '{name}' needs --layout {wanted}")

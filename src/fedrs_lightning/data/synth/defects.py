@@ -111,7 +111,7 @@ def check(names: Sequence[str], geotiff: bool) -> None:
             raise ConfigError(f"defect '{name}' needs a layout with JPEGs")
 
 
-def require_known(names: Sequence[str], valid: Collection[str], alone: Collection[str], why: str) -> None:
+def require_known(names: Sequence[str], valid: Collection[str], alone: Collection[str], why: str, of: str = "") -> None:
     """Refuse names that no defect has, and company for those that stand alone.
 
     Args:
@@ -119,13 +119,14 @@ def require_known(names: Sequence[str], valid: Collection[str], alone: Collectio
         valid: all names.
         alone: names that suffer no other.
         why: what these do.
+        of: data set, where its defects are not the only ones that a message could mean.
 
     Raises:
         ConfigError: with the nearest valid name.
     """
     for name in names:
         if name not in valid:
-            raise ConfigError(f"unknown defect '{name}'; {nearest(name, valid)}")
+            raise ConfigError(f"unknown defect '{name}'{f' of {of}' if of else ''}; {nearest(name, valid)}")
         if name in alone and len(names) > 1:
             raise ConfigError(f"defect '{name}' {why}, so it cannot be combined with others")
 
