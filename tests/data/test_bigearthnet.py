@@ -307,6 +307,6 @@ def test_how_far_the_kernels_lie_apart_on_real_bands(v2):
     stored = batch["image20"].to(torch.float64)
     axes = (0, 2, 3)
     apart = (resized - other).abs().mean(axes) / stored.std(axes)
-    assert 0.02 < apart.min() < apart.max() < 0.07
+    assert 0.04 < apart.min() < apart.max() < 0.08
     assert (resized.mean(axes) / stored.mean(axes) - 1).abs().max() < 0.001
     assert (resized.std(axes) / stored.std(axes) - 1).abs().max() < 0.003
