@@ -30,7 +30,7 @@ class BandTransform(nn.Module):
         std: same shape, > 0.
         kernel: `torch` interpolates with pixel corners on image corners (`align_corners=False`), which keeps coarse and
             fine bands registered; `rsim` with pixel centres on image corners (`align_corners=True`), as the authors'
-            own reader of BigEarthNet does. On real bands the two differ by 2 to 7 % of their deviation on average.
+            own reader of BigEarthNet does. On real bands the two differ by 4 to 8 % of their deviation on average.
         image_size: side in pixels of what a network sees; null keeps that of the fine bands. Bilinear on float32 after
             the coarse bands are on the fine grid, antialiased when the image shrinks, `align_corners=False`.
         augment: whether `draw` yields flips and quarter turns.
