@@ -29,7 +29,10 @@ def main() -> None:
         summing = time.process_time() - start
         if turn:
             ratios.append(copying / summing)
-    print(f"{UPLOADS} uploads of {ELEMENTS / 1e6:.1f} M float32: copy {copying:.3f} s, aggregate {summing:.3f} s CPU (last turn)")
+    print(
+        f"{UPLOADS} uploads of {ELEMENTS / 1e6:.1f} M float32: copy {copying:.3f} s, aggregate {summing:.3f} s CPU "
+        "(last turn)"
+    )
     finish([report("rate of aggregation over rate of copy_", statistics.median(ratios), 0.5, at_most=False)])
 
 

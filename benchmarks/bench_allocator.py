@@ -38,11 +38,18 @@ def main() -> None:
         times = {}
         for kind in ("set", "unset"):
             environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            answer = subprocess.run([sys.executable, "-c", STEP, kind], env=environment, capture_output=True, text=True, check=True)
+            answer = subprocess.run(
+                [sys.executable, "-c", STEP, kind], env=environment, capture_output=True, text=True, check=True
+            )
             times[kind] = json.loads(answer.stdout)
         ratios.append(sum(times["set"]) / sum(times["unset"]))
-        print(f"user, system s: set {times['set'][0]:.2f} {times['set'][1]:.2f}, unset {times['unset'][0]:.2f} {times['unset'][1]:.2f}")
-    print(f"CPU seconds with the settings over without (batch 192 of 64 x 64, ResNet-18): {statistics.median(ratios):.3f}")
+        print(
+            f"user, system s: set {times['set'][0]:.2f} {times['set'][1]:.2f}, unset {times['unset'][0]:.2f} "
+            f"{times['unset'][1]:.2f}"
+        )
+    print(
+        f"CPU seconds with the settings over without (batch 192 of 64 x 64, ResNet-18): {statistics.median(ratios):.3f}"
+    )
 
 
 if __name__ == "__main__":

@@ -51,11 +51,20 @@ def main() -> None:
     repeats = REPEATS if options.patches <= 2000 else 1
     check_bigearthnet(str(root), deep=True)  # brings the files into memory, where they fit
     # Turn by turn, so that other work on the machine meets all alike.
-    ways = (lambda: check_bigearthnet(str(root)), lambda: check_bigearthnet(str(root), deep=True), lambda: read_all(root))
-    headers, deep, whole = (min(times) for times in zip(*([seconds(way) for way in ways] for _ in range(repeats)), strict=True))
+    ways = (
+        lambda: check_bigearthnet(str(root)),
+        lambda: check_bigearthnet(str(root), deep=True),
+        lambda: read_all(root),
+    )
+    headers, deep, whole = (
+        min(times) for times in zip(*([seconds(way) for way in ways] for _ in range(repeats)), strict=True)
+    )
     total = sum(check_bigearthnet(str(root), sample=1).samples.values())
     print(f"{total} patches: headers {headers:.2f} s, full read {whole:.2f} s, check --deep {deep:.2f} s")
-    print(f"check by headers / check --deep, which reads plain files without GDAL: {headers / deep:.2f}, with all files in memory")
+    print(
+        f"check by headers / check --deep, which reads plain files without GDAL: {headers / deep:.2f}, with all files "
+        "in memory"
+    )
     results = [report("check by headers / full read with rasterio", headers / whole, 0.25, at_most=True)]
     shutil.rmtree(place)
     finish(results)

@@ -2,8 +2,9 @@
 
     python benchmarks/bench_fedawa.py [--clients 10] [--steps 1 10] [--backbone resnet18]
 
-The direct form is what one writes down: K updates of the whole model, their mean and distances, and a backward pass through all
-of them in every step, in float32 as in released code. The matrix form works in float64. Aggregation is not a part of either.
+The direct form is what one writes down: K updates of the whole model, their mean and distances, and a backward pass
+through all of them in every step, in float32 as in released code. The matrix form works in float64. Aggregation is not
+a part of either.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ def main() -> None:
     model = {key: value.detach().clone() for key, value in task.model_state().items()}
     uploads = [
         Upload(
-            client, {key: value + 0.01 * torch.randn(value.shape) if value.is_floating_point() else value for key, value in model.items()}
+            client,
+            {
+                key: value + 0.01 * torch.randn(value.shape) if value.is_floating_point() else value
+                for key, value in model.items()
+            },
         )
         for client in clients
     ]
@@ -68,9 +73,18 @@ def main() -> None:
             matrix_seconds.append(time.process_time() - start)
         torch.testing.assert_close(logits, expected, rtol=0, atol=5e-5)  # the direct form has float32's digits
         slow, fast = min(direct_seconds), min(matrix_seconds)
-        print(f"{steps} steps, {options.clients} clients, {options.backbone}: direct {slow:.3f} s, matrix {fast:.3f} s of CPU")
+        print(
+            f"{steps} steps, {options.clients} clients, {options.backbone}: direct {slow:.3f} s, matrix {fast:.3f} s "
+            "of CPU"
+        )
         results.append(
-            report(f"speed-up over the direct form at {steps} steps", slow / fast, 1.5 if steps == 1 else 5.0, at_most=False, unit=" x")
+            report(
+                f"speed-up over the direct form at {steps} steps",
+                slow / fast,
+                1.5 if steps == 1 else 5.0,
+                at_most=False,
+                unit=" x",
+            )
         )
     finish(results)
 

@@ -3,8 +3,8 @@
     python benchmarks/bench_feddap_step.py [--steps 7] [--batch-size 2] [--size 256] [--profile]
 
 Steps of both methods take turns in one process, and the medians of their CPU time are compared, so that a busy machine
-slows both alike. Both run the same network from the same values; FedDAP has anchors for all classes. The pass for anchors
-after training is not a part of a step: it is one forward pass over the client's data a round.
+slows both alike. Both run the same network from the same values; FedDAP has anchors for all classes. The pass for
+anchors after training is not a part of a step: it is one forward pass over the client's data a round.
 """
 
 from __future__ import annotations
@@ -94,7 +94,11 @@ def main() -> None:
     if options.profile:
         with torch.profiler.profile() as profile:
             methods["FedDAP"].local_step(visits["FedDAP"], batch)
-        print(profile.key_averages(group_by_input_shape=True).table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=40))
+        print(
+            profile.key_averages(group_by_input_shape=True).table(
+                sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=40
+            )
+        )
     if ratio > LIMIT:
         raise SystemExit(1)
 

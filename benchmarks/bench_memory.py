@@ -28,7 +28,16 @@ def peak(num_clients: int) -> int:
         task.optimizer = partial(torch.optim.SGD, lr=0.01)
         path = scratch()
         schedule = Schedule(2, batch_size=8, evaluate_every=2)
-        Engine(single_rank(), task, FedMAD(), federation(num_clients, 8, 32), schedule, seed=0, path=path, upload_memory=BUDGET).fit()
+        Engine(
+            single_rank(),
+            task,
+            FedMAD(),
+            federation(num_clients, 8, 32),
+            schedule,
+            seed=0,
+            path=path,
+            upload_memory=BUDGET,
+        ).fit()
         shutil.rmtree(path)
         os.write(writer, str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024).encode())
         os._exit(0)
@@ -38,7 +47,10 @@ def peak(num_clients: int) -> int:
 
 def main() -> None:
     few, many = peak(8), peak(256)
-    print(f"peak resident memory: 8 clients {few / 1e6:.0f} MB, 256 clients {many / 1e6:.0f} MB (uploads would be {256 * 45} MB)")
+    print(
+        f"peak resident memory: 8 clients {few / 1e6:.0f} MB, 256 clients {many / 1e6:.0f} MB (uploads would be "
+        f"{256 * 45} MB)"
+    )
     finish([report("memory with 256 clients over 8", many / few, 1.05, at_most=True)])
 
 

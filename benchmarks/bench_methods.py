@@ -2,10 +2,10 @@
 
     python benchmarks/bench_methods.py [--steps 5] [--only FedSeg FedProto] [--profile FedSeg]
 
-ResNet-18 on images of 64 x 64 in batches of 128; DeepLabV3+ with ResNet-18 on crops of 128 x 128 in batches of 8. Steps of all
-methods take turns in one process with one thread, and the median of the ratios to FedAvg's step beside it counts, so that a
-busy machine slows all alike. Each method takes its second visit, after a round with two clients, so that whatever it remembers
-or receives is there. Work before and after the steps is not a part of them.
+ResNet-18 on images of 64 x 64 in batches of 128; DeepLabV3+ with ResNet-18 on crops of 128 x 128 in batches of 8. Steps
+of all methods take turns in one process with one thread, and the median of the ratios to FedAvg's step beside it
+counts, so that a busy machine slows all alike. Each method takes its second visit, after a round with two clients, so
+that whatever it remembers or receives is there. Work before and after the steps is not a part of them.
 """
 
 from __future__ import annotations
@@ -83,14 +83,18 @@ def second_visit(make: Any, make_task: Any, batch_size: int, side: int, classes:
 
     method.local_step = wait
     with tempfile.TemporaryDirectory() as folder:
-        engine = Engine(single_rank(), task, method, federation, Schedule(2, batch_size=batch_size), seed=0, path=Path(folder))
+        engine = Engine(
+            single_rank(), task, method, federation, Schedule(2, batch_size=batch_size), seed=0, path=Path(folder)
+        )
         with contextlib.suppress(Stop):
             engine.fit()
     method.local_step = step
     return method, *found
 
 
-def compare(title: str, methods: dict[str, tuple[Any, float | None]], steps: int, *where: Any) -> tuple[list[bool], dict[str, Any]]:
+def compare(
+    title: str, methods: dict[str, tuple[Any, float | None]], steps: int, *where: Any
+) -> tuple[list[bool], dict[str, Any]]:
     """Time steps in turns, print the ratios, and say which goals are met."""
     makers = {"FedAvg": FedAvg} | {name: make for name, (make, _) in methods.items()}
     ready = {name: second_visit(make, *where) for name, make in makers.items()}
@@ -116,7 +120,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=5, help="steps of each method; one more warms up")
     parser.add_argument("--only", nargs="+", metavar="METHOD", help="these methods beside FedAvg")
-    parser.add_argument("--profile", metavar="METHOD", help="print where a step of this segmentation method spends its time")
+    parser.add_argument(
+        "--profile", metavar="METHOD", help="print where a step of this segmentation method spends its time"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     results = []
@@ -125,7 +131,9 @@ def main() -> None:
         return {name: value for name, value in methods.items() if options.only is None or name in options.only}
 
     if chosen(CLASSIFICATION):
-        results += compare("ResNet-18, 64 x 64, batch 128", chosen(CLASSIFICATION), options.steps, classifier, 128, 64, 10)[0]
+        results += compare(
+            "ResNet-18, 64 x 64, batch 128", chosen(CLASSIFICATION), options.steps, classifier, 128, 64, 10
+        )[0]
     if chosen(SEGMENTATION):
         title = "DeepLabV3+ with ResNet-18, 128 x 128, batch 8"
         met, ready = compare(title, chosen(SEGMENTATION), options.steps, segmenter, 8, 128, 6)

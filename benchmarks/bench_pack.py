@@ -2,11 +2,11 @@
 
     python benchmarks/bench_pack.py [N] [--root ARCHIVE]
 
-Makes an archive of about N patches in the official layout (default 2,000; 20,000 need 8 GB of disk and some minutes), packs
-it, and compares, per patch: reading the ten band files with rasterio; a batch from the pack at native size, as uint16; a
-plain gather of the same bytes from a mapped array. All three in processor time of one thread, for which other work on the
-machine does not count. The bicubic resize, which a GPU does, is timed apart. A process of its own measures how much memory
-an epoch takes within a stated budget. Files were just written or read, so they come from memory.
+Makes an archive of about N patches in the official layout (default 2,000; 20,000 need 8 GB of disk and some minutes),
+packs it, and compares, per patch: reading the ten band files with rasterio; a batch from the pack at native size, as
+uint16; a plain gather of the same bytes from a mapped array. All three in processor time of one thread, for which other
+work on the machine does not count. The bicubic resize, which a GPU does, is timed apart. A process of its own measures
+how much memory an epoch takes within a stated budget. Files were just written or read, so they come from memory.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def write_archive(root: Path, count: int) -> None:
             for path in old.iterdir():
                 shutil.copyfile(path, target / path.name.replace(name, new))
         column = pa.array([renamed(name, copy) for name in names], table.schema.field("patch_id").type)
-        tables.append(table.set_column(table.schema.get_field_index("patch_id"), table.schema.field("patch_id"), column))
+        tables.append(
+            table.set_column(table.schema.get_field_index("patch_id"), table.schema.field("patch_id"), column)
+        )
     pq.write_table(pa.concat_tables(tables), root / "metadata.parquet")
 
 
@@ -98,7 +100,9 @@ def load_epoch(loader: ClientLoader, epoch: int = 0) -> None:
 
 def loading(source: PackedSource, images: Path) -> tuple[list[bool], float]:
     """Files once an epoch; pack and plain gather batch by batch in turns. All in processor time of this one thread."""
-    plain = [torch.from_numpy(np.load(source.folder / f"{name}.npy", mmap_mode="c").view(np.int16)) for name in source.about]
+    plain = [
+        torch.from_numpy(np.load(source.folder / f"{name}.npy", mmap_mode="c").view(np.int16)) for name in source.about
+    ]
     rng, files, packs, plains = np.random.default_rng(0), [], [], []
     for _ in range(REPEATS):
         order = rng.permutation(len(source))
@@ -110,10 +114,15 @@ def loading(source: PackedSource, images: Path) -> tuple[list[bool], float]:
             plains.append(seconds(lambda other=other: plain_gather(plain, other), time.thread_time) / BATCH)
     read, packed, direct = min(files), float(np.median(packs)), float(np.median(plains))
     size = sum(field.nbytes for field in source.about.values())
-    print(f"one patch: files {1e3 * read:.2f} ms, pack {1e3 * packed:.4f} ms, plain gather {1e3 * direct:.4f} ms ({size:,} bytes)")
+    print(
+        f"one patch: files {1e3 * read:.2f} ms, pack {1e3 * packed:.4f} ms, plain gather {1e3 * direct:.4f} ms "
+        f"({size:,} bytes)"
+    )
     print(f"pack: {1 / packed:,.0f} patches/s, {size / packed / 1e9:.2f} GB/s")
     results = [report("packed loading against reading the band files", read / packed, 25, at_most=False, unit="x")]
-    results.append(report("packed loading against a plain mapped gather", direct / packed, 0.6, at_most=False, unit="x"))
+    results.append(
+        report("packed loading against a plain mapped gather", direct / packed, 0.6, at_most=False, unit="x")
+    )
     return results, packed
 
 
@@ -123,13 +132,15 @@ def epochs(made: Federation, packed: float) -> None:
     batch = made.source.gather(made.clients[0].train[:BATCH])
     step = min(seconds(lambda: made.transform(dict(batch), None)) for _ in range(REPEATS)) / len(batch["label"])
     print(
-        f"bicubic resize and normalisation (the device's step) on this CPU: {1e3 * step:.3f} ms a patch, {step / packed:.1f}x the loading"
+        f"bicubic resize and normalisation (the device's step) on this CPU: {1e3 * step:.3f} ms a patch, "
+        f"{step / packed:.1f}x the loading"
     )
     for ahead in (0, 2):
         loader = ClientLoader(made, BATCH, None, 0, "cpu", loading=Loading(prefetch=ahead))
         took = min(seconds(lambda loader=loader: load_epoch(loader)) for _ in range(2))
         print(
-            f"epoch of {count:,} training patches, prefetch {ahead}, this CPU's step included: {took:.1f} s, {count / took:,.0f} patches/s"
+            f"epoch of {count:,} training patches, prefetch {ahead}, this CPU's step included: {took:.1f} s, "
+            f"{count / took:,.0f} patches/s"
         )
 
 
@@ -138,11 +149,19 @@ def planned(place: Path, packed: float) -> None:
     rng = np.random.default_rng(0)
     count, ids = 20_000, [str(number) for number in range(20_000)]
     tiles = rng.integers(0, 256, (64, 3, 64, 64), dtype=np.uint8)
-    spec = PackSpec("tiles", ids, {"image": Field((3, 64, 64), "uint8")}, {}, lambda: "", lambda number: {"image": tiles[number % 64]})
+    spec = PackSpec(
+        "tiles",
+        ids,
+        {"image": Field((3, 64, 64), "uint8")},
+        {},
+        lambda: "",
+        lambda number: {"image": tiles[number % 64]},
+    )
     source = PackedSource(pack(spec, place / "tiles"), {"label": torch.zeros(count, dtype=torch.int64)})
     took = min(seconds(lambda: gather_epoch(source, rng.permutation(count)), time.thread_time) for _ in range(REPEATS))
     print(
-        f"loader alone, one core: {count / took:,.0f} patches/s at 64 x 64 x 3 (plan 20,000), {1 / packed:,.0f} at 120 x 120 x 10 (8,000)"
+        f"loader alone, one core: {count / took:,.0f} patches/s at 64 x 64 x 3 (plan 20,000), {1 / packed:,.0f} at "
+        "120 x 120 x 10 (8,000)"
     )
 
 
@@ -182,7 +201,8 @@ def memory(folder: Path) -> list[bool]:
         rates.append(rate)
     batch = BATCH * size / _count(folder)
     print(
-        f"peak memory of an epoch over {size / GIB:.2f} GiB: {grown[0] / GIB:.3f} GiB with a budget of {budget / GIB:.3f} GiB "
+        f"peak memory of an epoch over {size / GIB:.2f} GiB: {grown[0] / GIB:.3f} GiB with a budget of "
+        f"{budget / GIB:.3f} GiB "
         f"(a batch is {batch / GIB:.3f}) at {rates[0]:,.0f} patches/s, {grown[1] / GIB:.3f} without at {rates[1]:,.0f}"
     )
     return [report("peak memory / (budget and two batches)", grown[0] / (budget + 2 * batch), 1.0, at_most=True)]
@@ -190,7 +210,9 @@ def memory(folder: Path) -> list[bool]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("patches", type=int, nargs="?", default=2000, help="about how many the archive has (default 2,000)")
+    parser.add_argument(
+        "patches", type=int, nargs="?", default=2000, help="about how many the archive has (default 2,000)"
+    )
     parser.add_argument("--root", type=Path, help="archive to read instead of making one")
     options = parser.parse_args()
     place = scratch()

@@ -1,6 +1,7 @@
 """Loading packed 512 x 512 crops against decoding them from the tile files.
 
-The comparison favours the files: a tile is decoded once for all of its 144 crops, as no random access to crops could do.
+The comparison favours the files: a tile is decoded once for all of its 144 crops, as no random access to crops could
+do.
 """
 
 from __future__ import annotations
@@ -61,9 +62,14 @@ def main() -> None:
             source.gather(order[first : first + BATCH])
         gather = min(gather, (time.perf_counter() - start) / len(order))
     whole, alone = min(decode(dataset) for _ in range(2)), single(dataset)
-    print(f"packed {1e3 * gather:.2f} ms a crop, tile decoded once {1e3 * whole:.2f} ms, crop by crop {1e3 * alone:.1f} ms")
+    print(
+        f"packed {1e3 * gather:.2f} ms a crop, tile decoded once {1e3 * whole:.2f} ms, crop by crop {1e3 * alone:.1f} "
+        "ms"
+    )
     results = [report("packed crops against decoding each tile once", whole / gather, 20, at_most=False, unit="x")]
-    results.append(report("packed crops against reading single crops from the files", alone / gather, 20, at_most=False, unit="x"))
+    results.append(
+        report("packed crops against reading single crops from the files", alone / gather, 20, at_most=False, unit="x")
+    )
     shutil.rmtree(place)
     finish(results)
 

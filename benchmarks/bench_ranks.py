@@ -56,7 +56,10 @@ def main() -> None:
     ratios = []
     for _ in range(3):
         one, two = seconds(1, data), seconds(2, data)
-        print(f"ResNet-18, 8 clients x 128 images of 64 x 64: one rank {one:.2f} s, two ranks {two:.2f} s a round", flush=True)
+        print(
+            f"ResNet-18, 8 clients x 128 images of 64 x 64: one rank {one:.2f} s, two ranks {two:.2f} s a round",
+            flush=True,
+        )
         ratios.append(two / one)
     finish([report("wall time of two ranks over one", statistics.median(ratios), 0.62, at_most=True)])
 

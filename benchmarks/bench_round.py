@@ -71,20 +71,30 @@ def cpu_seconds(num_clients: int, images: int, side: int, rounds: int) -> list[d
 def main() -> None:
     results = []
     rounds = cpu_seconds(8, 128, 64, rounds=4)
-    shares = [(part["round"] - part["steps"] - part["evaluation"] - part["checkpoint"]) / part["steps"] for part in rounds]
+    shares = [
+        (part["round"] - part["steps"] - part["evaluation"] - part["checkpoint"]) / part["steps"] for part in rounds
+    ]
     last = rounds[-1]
     print(
-        f"ResNet-18, 8 clients x 128 images of 64 x 64, batch 32: steps {last['steps']:.2f} s, evaluation {last['evaluation']:.2f} s, "
+        f"ResNet-18, 8 clients x 128 images of 64 x 64, batch 32: steps {last['steps']:.2f} s, evaluation "
+        f"{last['evaluation']:.2f} s, "
         f"checkpoint {last['checkpoint']:.2f} s, all {last['round']:.2f} s CPU"
     )
-    results.append(report("CPU seconds of a round outside the steps, over those inside", statistics.median(shares), 0.03, at_most=True))
+    results.append(
+        report(
+            "CPU seconds of a round outside the steps, over those inside", statistics.median(shares), 0.03, at_most=True
+        )
+    )
     rounds = cpu_seconds(64, 16, 32, rounds=3)
     visits = [(part["round"] - part["steps"] - part["evaluation"] - part["checkpoint"]) / 64 for part in rounds]
     last = rounds[-1]
     print(
-        f"ResNet-18 (45 MB), 64 clients x 16 images of 32 x 32, a step a visit: steps {last['steps']:.2f} s, all {last['round']:.2f} s CPU"
+        f"ResNet-18 (45 MB), 64 clients x 16 images of 32 x 32, a step a visit: steps {last['steps']:.2f} s, all "
+        f"{last['round']:.2f} s CPU"
     )
-    results.append(report("CPU seconds a visit outside the step", statistics.median(visits), 0.05, at_most=True, unit=" s"))
+    results.append(
+        report("CPU seconds a visit outside the step", statistics.median(visits), 0.05, at_most=True, unit=" s")
+    )
     finish(results)
 
 

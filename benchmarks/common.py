@@ -43,7 +43,9 @@ class RandomImages:
 def federation(num_clients: int, images: int, side: int, test: int = 64) -> Federation:
     """Equal clients with `images` training images each."""
     source = RandomImages(num_clients * images + test, side)
-    clients = tuple(ClientSplit(number, "", np.arange(number * images, (number + 1) * images)) for number in range(num_clients))
+    clients = tuple(
+        ClientSplit(number, "", np.arange(number * images, (number + 1) * images)) for number in range(num_clients)
+    )
     common = np.arange(num_clients * images, len(source))
     ids = [str(index) for index in range(len(source))]
     return Federation(source, clients, common, common[:0], ImageTransform([0.4] * 3, [0.2] * 3, 1 / 255), {}, ids)

@@ -47,7 +47,11 @@ def test_two_rounds_through_the_engine(module, tmp_path):
     velocities = {key for key in one.server if key.startswith("fedavgm/")}
     assert velocities
     # batch norm levels the scale of the weights, so rounding in round 1 stays rounding
-    assert all(torch.allclose(none.server[key], value, atol=1e-3) for key, value in plain.server.items() if value.is_floating_point())
+    assert all(
+        torch.allclose(none.server[key], value, atol=1e-3)
+        for key, value in plain.server.items()
+        if value.is_floating_point()
+    )
     assert max(float((one.server[key] - plain.server[key]).abs().max()) for key in plain.server) > 1e-3
     assert one.history[0]["bytes"] == plain.history[0]["bytes"]  # the velocity does not travel
 
@@ -74,4 +78,14 @@ def test_the_configuration_finds_the_class(module):
 def test_hooks_on_the_page_are_the_hooks_there_are():
     named = set(re.findall(r"`(\w+)\((?:task|server|local)[^)]*\)`", PAGE.partition("## The other hooks")[2]))
     assert named <= set(dir(FedAvg))
-    assert {"adapt", "private_keys", "init_server", "download", "loss", "local_step", "upload", "weights", "aggregate"} <= named
+    assert {
+        "adapt",
+        "private_keys",
+        "init_server",
+        "download",
+        "loss",
+        "local_step",
+        "upload",
+        "weights",
+        "aggregate",
+    } <= named

@@ -1,4 +1,6 @@
-"""The documentation says what is there: commands parse, options and defaults are those of the code, paths and links exist."""
+"""The documentation says what is there: commands parse, options and defaults are those of the code, paths and links
+exist.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ METHODS = {name: getattr(methods, name) for name in methods.__all__}
 PARTITIONS = ("IID", "Dirichlet", "Shards", "ByAttribute")
 SEGMENTATION = ("Potsdam", "Vaihingen", "LoveDA", "FolderSegmentation", "Domain", "Domains", "FolderDomains")
 KINDS = (data.FederatedDataset, data.TileDataset, data.Partition)
-TABLED = METHODS | {name: getattr(data, name) for name in ("EuroSAT", "BigEarthNet", "FolderClassification", *PARTITIONS, *SEGMENTATION)}
+TABLED = METHODS | {
+    name: getattr(data, name) for name in ("EuroSAT", "BigEarthNet", "FolderClassification", *PARTITIONS, *SEGMENTATION)
+}
 
 
 def page(name: str) -> str:
@@ -55,7 +59,11 @@ def commands(text: str) -> list[str]:
     return [line for line in lines if line.startswith(("fedrs ", "make ", "sbatch "))]
 
 
-COMMANDS = [pytest.param(line, id=f"{path.stem}: {line}") for path in PAGES for line in dict.fromkeys(commands(path.read_text("utf-8")))]
+COMMANDS = [
+    pytest.param(line, id=f"{path.stem}: {line}")
+    for path in PAGES
+    for line in dict.fromkeys(commands(path.read_text("utf-8")))
+]
 assert len(COMMANDS) > 20
 
 
@@ -175,11 +183,17 @@ def test_relative_links_resolve(path):
         assert linked.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.*)$", FENCE.sub("", linked.read_text(encoding="utf-8")), re.MULTILINE)
-            assert anchor in [re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings], target
+            assert anchor in [
+                re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+            ], target
 
 
 def test_every_subcommand_is_shown():
-    assert {line.split()[1] for line in commands(page("README.md")) if line.startswith("fedrs ")} == set(SUBCOMMANDS) == set(CHECKS)
+    assert (
+        {line.split()[1] for line in commands(page("README.md")) if line.startswith("fedrs ")}
+        == set(SUBCOMMANDS)
+        == set(CHECKS)
+    )
 
 
 def test_every_method_has_a_section_and_a_row():
@@ -191,12 +205,20 @@ def test_every_method_has_a_section_and_a_row():
 
 def test_every_data_set_and_shipped_federation_is_described():
     text = page("docs/data.md")
-    known = [name for name in data.__all__ if inspect.isclass(getattr(data, name)) and issubclass(getattr(data, name), KINDS)]
+    known = [
+        name for name in data.__all__ if inspect.isclass(getattr(data, name)) and issubclass(getattr(data, name), KINDS)
+    ]
     assert set(known) - set(TABLED) == {"FederatedDataset", "TileDataset", "Partition"}
     classification = ("eurosat", "bigearthnet", "own_archive")
-    shipped = {path.name for path in (ROOT / "configs" / "data").glob("*.yaml") if not path.name.startswith(classification)}
-    assert shipped == set(re.findall(r"`configs/data/(\w+\.yaml)`", text.split("### Shipped federations")[1].split("## ")[0]))
-    assert {path.name for path in (ROOT / "experiments").glob("*.yaml")} <= set(re.findall(r"experiments/(\w+\.yaml)", page("README.md")))
+    shipped = {
+        path.name for path in (ROOT / "configs" / "data").glob("*.yaml") if not path.name.startswith(classification)
+    }
+    assert shipped == set(
+        re.findall(r"`configs/data/(\w+\.yaml)`", text.split("### Shipped federations")[1].split("## ")[0])
+    )
+    assert {path.name for path in (ROOT / "experiments").glob("*.yaml")} <= set(
+        re.findall(r"experiments/(\w+\.yaml)", page("README.md"))
+    )
 
 
 def test_every_picture_of_a_run_is_named():
@@ -209,11 +231,18 @@ def test_every_picture_of_a_run_is_named():
 def test_option_tables_are_the_signatures(name):
     text = page("docs/methods.md") if name in METHODS else page("docs/data.md")
     section = re.split(r"^##+ ", text, flags=re.MULTILINE)
-    tables = [part for part in section if part.startswith((f"{name}\n", "Options\n" if name == "EuroSAT" else f"{name}\n"))]
+    tables = [
+        part for part in section if part.startswith((f"{name}\n", "Options\n" if name == "EuroSAT" else f"{name}\n"))
+    ]
     rows = [row for part in tables for row in re.findall(r"^\| `(\w+)` \| (.+?) \| ", part, re.MULTILINE)]
-    stated = {option: "required" if default == "required" else yaml.safe_load(default.strip("`")) for option, default in rows}
+    stated = {
+        option: "required" if default == "required" else yaml.safe_load(default.strip("`")) for option, default in rows
+    }
     parameters = list(inspect.signature(TABLED[name]).parameters.values())
-    actual = {parameter.name: "required" if parameter.default is parameter.empty else parameter.default for parameter in parameters}
+    actual = {
+        parameter.name: "required" if parameter.default is parameter.empty else parameter.default
+        for parameter in parameters
+    }
     actual = {option: list(value) if isinstance(value, tuple) else value for option, value in actual.items()}
     assert stated == actual
     assert [option for option, _ in rows] == list(actual)

@@ -1,4 +1,6 @@
-"""Imports run one way (docs/architecture.md, layers): read from the syntax trees, also those inside functions and for types."""
+"""Imports run one way (docs/architecture.md, layers): read from the syntax trees, also those inside functions and for
+types.
+"""
 
 import ast
 import subprocess
@@ -73,7 +75,9 @@ def test_imports_run_downwards(path):
         assert part(name) in allowed, f"{path}:{line}: {own} may not import {name}"
         seen = ENGINE_SEES.get(part(name)) if own == "engine" else None
         if seen is not None and name != part(name):
-            assert any(name == module or name.startswith(f"{module}.") for module in seen), f"{path}:{line}: engine may not import {name}"
+            assert any(name == module or name.startswith(f"{module}.") for module in seen), (
+                f"{path}:{line}: engine may not import {name}"
+            )
 
 
 def test_the_engine_names_no_method_and_no_data_set():
@@ -82,7 +86,9 @@ def test_the_engine_names_no_method_and_no_data_set():
         for path in (SOURCE / folder).glob("*.py"):
             if path.stem not in ("base", "__init__"):
                 tree = ast.parse(path.read_text(encoding="utf-8"))
-                concrete |= {node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")}
+                concrete |= {
+                    node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+                }
     assert {"FedBN", "FedMAD", "Centralised", "LocalOnly", "EuroSAT"} <= concrete
     for path in (SOURCE / "engine").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -93,9 +99,12 @@ def test_the_engine_names_no_method_and_no_data_set():
 
 
 @pytest.mark.parametrize(
-    "module", [PACKAGE, f"{PACKAGE}.cli.main", f"{PACKAGE}.cli.process", f"{PACKAGE}.results.store", f"{PACKAGE}.cli.table"]
+    "module",
+    [PACKAGE, f"{PACKAGE}.cli.main", f"{PACKAGE}.cli.process", f"{PACKAGE}.results.store", f"{PACKAGE}.cli.table"],
 )
 def test_light_modules_load_no_torch(module):
-    script = f"import sys, {module}; sys.exit(' '.join({{'torch', 'lightning', 'jsonargparse'}} & set(sys.modules)) or 0)"
+    script = (
+        f"import sys, {module}; sys.exit(' '.join({{'torch', 'lightning', 'jsonargparse'}} & set(sys.modules)) or 0)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

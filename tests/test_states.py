@@ -76,7 +76,10 @@ def test_packed_states_read_back_whole_and_in_pieces(spooled, tmp_path):
     other = pack(some_state(1))
     weights = torch.tensor([0.3, 0.7], dtype=torch.float64)
     for key in ("model/a", "model/count", "x/channels_last"):
-        assert torch.equal(weighted_sum(entries([packed, other], key), weights), weighted_sum([state[key], some_state(1)[key]], weights))
+        assert torch.equal(
+            weighted_sum(entries([packed, other], key), weights),
+            weighted_sum([state[key], some_state(1)[key]], weights),
+        )
     packed.close()
 
 

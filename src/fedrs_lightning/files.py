@@ -14,7 +14,21 @@ from safetensors import SafetensorError
 
 from fedrs_lightning.errors import RunError
 
-_PLACE = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR", "EISDIR", "EEXIST", "ENOENT", "ENAMETOOLONG", "EIO", "ESTALE")
+_PLACE = (
+    "ENOSPC",
+    "EDQUOT",
+    "EFBIG",
+    "EROFS",
+    "EACCES",
+    "EPERM",
+    "ENOTDIR",
+    "EISDIR",
+    "EEXIST",
+    "ENOENT",
+    "ENAMETOOLONG",
+    "EIO",
+    "ESTALE",
+)
 _PLACE_NUMBERS = {getattr(errno, name) for name in _PLACE if hasattr(errno, name)}
 
 

@@ -56,7 +56,9 @@ class PackedState(Mapping[str, Tensor]):
 
     def __init__(self, layout: Sequence[Entry], data: Tensor | Path) -> None:
         self.layout = list(layout)
-        self._entries = {name: (getattr(torch, dtype), tuple(shape), offset) for name, dtype, shape, offset in self.layout}
+        self._entries = {
+            name: (getattr(torch, dtype), tuple(shape), offset) for name, dtype, shape, offset in self.layout
+        }
         self._data = data
         self._descriptor = os.open(data, os.O_RDONLY) if isinstance(data, Path) else None
 
@@ -77,7 +79,9 @@ class PackedState(Mapping[str, Tensor]):
     @property
     def bytes(self) -> Tensor:
         """The run of bytes, uint8; read from the file where the state is spooled."""
-        return self.bytes_into(torch.empty(self.size, dtype=torch.uint8)) if self._descriptor is not None else self._data  # type: ignore[return-value]
+        return (
+            self.bytes_into(torch.empty(self.size, dtype=torch.uint8)) if self._descriptor is not None else self._data
+        )  # type: ignore[return-value]
 
     def bytes_into(self, out: Tensor) -> Tensor:
         """The run of bytes: as it lies in memory, or read from the file into `out`."""
@@ -168,9 +172,10 @@ def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> 
     """Sum `weights[k] * tensors[k]` in the given order and in float64; return the tensors' own dtype.
 
     Fixed order and wide accumulator: the same result on any number of ranks. Product and sum are rounded one after the
-    other, as in a plain loop: sums of float32 numbers with rational weights often lie half-way between two float32 numbers,
-    where a fused multiply-add, which not every processor has, would round the other way. Works in cache-sized pieces, so
-    that the float64 temporaries cost no memory traffic. Integer buffers keep the largest value (docs/methods.md).
+    other, as in a plain loop: sums of float32 numbers with rational weights often lie half-way between two float32
+    numbers, where a fused multiply-add, which not every processor has, would round the other way. Works in cache-sized
+    pieces, so that the float64 temporaries cost no memory traffic. Integer buffers keep the largest value
+    (docs/methods.md).
 
     Args:
         tensors: K tensors of one shape and dtype.

@@ -28,7 +28,11 @@ class Ran:
         """The one line of an error: exit code 2, nothing else on either output."""
         assert self.code == 2, (self.code, self.out, self.err)
         assert self.out == ""
-        lines = [line for line in self.err.splitlines() if not line.startswith(("warning: ", "round ")) and " starts: " not in line]
+        lines = [
+            line
+            for line in self.err.splitlines()
+            if not line.startswith(("warning: ", "round ")) and " starts: " not in line
+        ]
         assert len(lines) == 1, self.err
         assert lines[0].startswith("fedrs fit: ")
         return lines[0].removeprefix("fedrs fit: ")
@@ -69,7 +73,10 @@ def experiment(tiles):
                 "partition": {"class_path": "IID", "init_args": {"num_clients": 3}},
             },
         },
-        "task": {"class_path": "ClassificationTask", "init_args": {"backbone": "resnet18", "width": 4, "stem": "small"}},
+        "task": {
+            "class_path": "ClassificationTask",
+            "init_args": {"backbone": "resnet18", "width": 4, "stem": "small"},
+        },
         "method": "FedAvg",
         "schedule": {"num_rounds": 3, "batch_size": 16, "evaluate_every": 2},
         "fabric": {"accelerator": "cpu", "devices": 1},
@@ -104,7 +111,9 @@ def fit(config, tmp_path, capsys):
         arguments = [] if config_file is None else ["--config", str(config_file)]
         code = main(["fit", *arguments, "--run.root", str(root), *map(str, options)])
         out, err = capsys.readouterr()
-        named = [line.removeprefix("run directory: ") for line in out.splitlines() if line.startswith("run directory: ")]
+        named = [
+            line.removeprefix("run directory: ") for line in out.splitlines() if line.startswith("run directory: ")
+        ]
         made = [Path(named[0])] if named else sorted(root.glob("*/*/config.yaml"), key=os.path.getmtime)
         store = RunStore(made[-1] if named or not made else made[-1].parent) if made else RunStore(root)
         return Ran(code, out, err, store)

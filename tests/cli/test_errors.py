@@ -21,24 +21,42 @@ OPTIONS = [
     (["-seed", "3"], "-seed: there is no option '-seed'; did you mean 'seed'?"),
     (["FedAvg"], "'FedAvg' belongs to no option; options begin with --"),
     (["--seed"], "--seed needs a value"),
-    (["--schedule.num_round", "3"], "--schedule.num_round: schedule has no key 'num_round'; did you mean 'num_rounds'?"),
+    (
+        ["--schedule.num_round", "3"],
+        "--schedule.num_round: schedule has no key 'num_round'; did you mean 'num_rounds'?",
+    ),
     (["--fabric.device", "2"], "--fabric.device: fabric has no key 'device'; did you mean 'devices'?"),
-    (["--task.init_args.widht", "3"], "--task.init_args.widht: ClassificationTask has no option 'widht'; did you mean 'width'?"),
+    (
+        ["--task.init_args.widht", "3"],
+        "--task.init_args.widht: ClassificationTask has no option 'widht'; did you mean 'width'?",
+    ),
     (["--task.widht", "3"], "--task.widht: ClassificationTask has no option 'widht'; did you mean 'width'?"),
     (["--method", "FedMAD", "--method.powr", "3"], "--method.powr: FedMAD has no option 'powr'; did you mean 'power'?"),
-    (["--data.init_args.partition.init_args.num_client", "3"], "IID has no option 'num_client'; did you mean 'num_clients'?"),
+    (
+        ["--data.init_args.partition.init_args.num_client", "3"],
+        "IID has no option 'num_client'; did you mean 'num_clients'?",
+    ),
     (["--optimizer.init_args.ler", "0.1"], "--optimizer.init_args.ler: Adam has no option 'ler'; did you mean 'lr'?"),
-    (["--method={class_path: FedMAD, init_args: {powr: 3}}"], "--method: FedMAD has no option 'powr'; did you mean 'power'?"),
+    (
+        ["--method={class_path: FedMAD, init_args: {powr: 3}}"],
+        "--method: FedMAD has no option 'powr'; did you mean 'power'?",
+    ),
     (["--schedule.num_rounds", "many"], "--schedule.num_rounds: expected a whole number, got 'many'"),
     (["--schedule.num_rounds", "1.5"], "--schedule.num_rounds: expected a whole number, got 1.5"),
-    (["--schedule.clients_per_round", "few"], "--schedule.clients_per_round: expected a whole number or null, got 'few'"),
+    (
+        ["--schedule.clients_per_round", "few"],
+        "--schedule.clients_per_round: expected a whole number or null, got 'few'",
+    ),
     (["--task.width", "wide"], "--task.width: expected a whole number, got 'wide'"),
     (["--data.partition.num_clients", "two"], "--data.partition.num_clients: expected a whole number, got 'two'"),
     (["--fabric.compile", "perhaps"], "--fabric.compile: expected true or false, got 'perhaps'"),
     (["--fabric.devices", "two"], "--fabric.devices: expected a whole number or auto, got 'two'"),
     (["--resume", "always"], "--resume: expected auto or never, got 'always'"),
     (["--fabric.precision", "16-mixed"], "expected 32-true or bf16-mixed, got '16-mixed'; did you mean 'bf16-mixed'?"),
-    (["--task.backbone", "resnet19"], "expected resnet18, resnet34, resnet50 or resnet101, got 'resnet19'; did you mean 'resnet18'?"),
+    (
+        ["--task.backbone", "resnet19"],
+        "expected resnet18, resnet34, resnet50 or resnet101, got 'resnet19'; did you mean 'resnet18'?",
+    ),
     (["--run.loggers", "[csv,tensorbord]"], "got ['csv', 'tensorbord']; did you mean 'tensorboard'?"),
     (["--method", "FedMat"], "--method: there is no class 'FedMat'; did you mean 'FedMAD'?"),
     (["--method", "fedavg"], "--method: there is no class 'fedavg'; did you mean 'FedAvg'?"),
@@ -46,7 +64,10 @@ OPTIONS = [
     (["--method", "fedrs_lightning.data.EuroSAT"], "--method: 'fedrs_lightning.data.EuroSAT' does not fit here"),
     (["--task", "Task"], "--task: there is no class 'Task'; "),
     (["--data.partition", "Dirichle"], "--data.partition: there is no class 'Dirichle'; did you mean 'Dirichlet'?"),
-    (["--optimizer", "torch.optim.Adamm"], "--optimizer: there is no 'torch.optim.Adamm' to import; did you mean 'Adam'?"),
+    (
+        ["--optimizer", "torch.optim.Adamm"],
+        "--optimizer: there is no 'torch.optim.Adamm' to import; did you mean 'Adam'?",
+    ),
     (["--optimizer", "torch.nn.Linear"], "--optimizer: 'torch.nn.Linear' does not fit here; choose from "),
     (["--method.help", "FedNone"], "--method.help: there is no class 'FedNone'; did you mean 'Fed"),
     (["--print_config=nothing"], 'Invalid option "nothing" for --print_config'),
@@ -58,7 +79,10 @@ OPTIONS = [
         ["--task=MultilabelTask", "--task.backbone=resnet18", "--method=FedProto", "--data.root=nowhere"],
         "FedProto needs one class per sample, and MultilabelTask has several labels each; choose another method",
     ),
-    (["--task=MultilabelTask", "--task.backbone=resnet18"], "MultilabelTask: the data have one class an image; take task.class_path: "),
+    (
+        ["--task=MultilabelTask", "--task.backbone=resnet18"],
+        "MultilabelTask: the data have one class an image; take task.class_path: ",
+    ),
     (["--task.num_classes", "7"], "task.init_args.num_classes follows from the data set; leave it out"),
     # Values that the parser takes and a constructor refuses.
     (["--schedule.num_rounds", "0"], "schedule.num_rounds=0 must be at least 1"),
@@ -73,13 +97,19 @@ OPTIONS = [
     (["--fabric.threads_per_rank", "0"], "fabric.threads_per_rank=0 must be at least 1"),
     # Clients and batches that cannot work.
     (["--data.partition.num_clients", "500"], "500 clients but only 64 training samples; lower num_clients"),
-    (["--data.min_samples", "40"], "client 0 (client 0) has 22 training samples, fewer than min_samples=40; lower min_samples"),
+    (
+        ["--data.min_samples", "40"],
+        "client 0 (client 0) has 22 training samples, fewer than min_samples=40; lower min_samples",
+    ),
     (
         ["--data.partition={class_path: Dirichlet, init_args: {num_clients: 9, alpha: 0.01, min_samples: 0}}"],
         "has 0 training samples, fewer than min_samples=1; lower min_samples, or change the partition",
     ),
     (["--schedule.clients_per_round", "9"], "schedule.clients_per_round=9, but there are 3 clients; choose 1 to 3"),
-    (["--schedule.min_last_batch", "0", "--schedule.batch_size", "7"], "client 0 (client 0) has 22 samples, so a batch of 1 would reach"),
+    (
+        ["--schedule.min_last_batch", "0", "--schedule.batch_size", "7"],
+        "client 0 (client 0) has 22 samples, so a batch of 1 would reach",
+    ),
     (
         [
             "--data.partition",
@@ -119,7 +149,11 @@ KEYS = [
     ("data", None, "data is missing; name one of "),
     ("task", None, "task is missing; name one of "),
     ("method", None, "method is missing; name one of Centralised, "),
-    ("schedule/num_rounds", None, "schedule.num_rounds is missing; set it in the config file or with --schedule.num_rounds"),
+    (
+        "schedule/num_rounds",
+        None,
+        "schedule.num_rounds is missing; set it in the config file or with --schedule.num_rounds",
+    ),
     ("schedule", None, "schedule.num_rounds is missing"),
     (
         "data/init_args/root",
@@ -127,20 +161,36 @@ KEYS = [
         "data.init_args.root is missing (EuroSAT needs it); set it in the config file or with --data.init_args.root",
     ),
     ("data/init_args/partition", None, "data.init_args.partition is missing (EuroSAT needs it)"),
-    ("data/init_args/partition/init_args", None, "data.init_args.partition.init_args.num_clients is missing (IID needs it)"),
+    (
+        "data/init_args/partition/init_args",
+        None,
+        "data.init_args.partition.init_args.num_clients is missing (IID needs it)",
+    ),
     ("methud", "FedAvg", ":26: there is no key 'methud'; did you mean 'method'?"),
     ("schedule/num_round", 3, ":21: schedule has no key 'num_round'; did you mean 'num_rounds'?"),
     ("schedule/num_rounds", "many", ":18: schedule.num_rounds: expected a whole number, got 'many'"),
     ("schedule", 3, ":17: schedule: expected keys (num_rounds, local_epochs,"),
     ("run/rooot", "x", ":26: run has no key 'rooot'; did you mean 'root'?"),
-    ("task/init_args/backbon", "resnet18", ":16: task: ClassificationTask has no option 'backbon'; did you mean 'backbone'?"),
+    (
+        "task/init_args/backbon",
+        "resnet18",
+        ":16: task: ClassificationTask has no option 'backbon'; did you mean 'backbone'?",
+    ),
     ("task/init_args/backbone", "resnet19", ":13: task.init_args.backbone: expected resnet18, resnet34,"),
     ("task/init_args/num_classes", 7, "task.init_args.num_classes follows from the data set; leave it out"),
     ("task/init_arg", {"width": 4}, ":16: task has no key 'init_arg'; did you mean 'init_args'?"),
     ("task/width", 4, ":16: task: 'width' belongs below init_args"),
     ("data/class_path", "EuroSat", ":2: data: there is no class 'EuroSat'; did you mean 'EuroSAT'?"),
-    ("data/init_args/partition/class_path", "IDI", ":7: data.init_args.partition: there is no class 'IDI'; did you mean 'IID'?"),
-    ("data/init_args/partition/init_args/num_client", 3, ":10: data.init_args.partition: IID has no option 'num_client'"),
+    (
+        "data/init_args/partition/class_path",
+        "IDI",
+        ":7: data.init_args.partition: there is no class 'IDI'; did you mean 'IID'?",
+    ),
+    (
+        "data/init_args/partition/init_args/num_client",
+        3,
+        ":10: data.init_args.partition: IID has no option 'num_client'",
+    ),
     (
         "optimizer",
         {"class_path": "torch.optim.Adam", "init_args": {"ler": 0.1}},
@@ -165,7 +215,10 @@ def test_keys_of_a_file(fit, config, path, value, words):
 # Content of a file, and what the line says of it.
 TEXTS = [
     ("data: {class_path: EuroSAT\ntask: [\n", ":2: not valid YAML: expected ',' or '}', but got ':'"),
-    ("seed: 0\ndata:\n\tclass_path: EuroSAT\n", ":3: not valid YAML: found character '\\t' that cannot start any token"),
+    (
+        "seed: 0\ndata:\n\tclass_path: EuroSAT\n",
+        ":3: not valid YAML: found character '\\t' that cannot start any token",
+    ),
     ("seed: 1\nschedule:\n  num_rounds: 3\nseed: 2\n", ":4: key 'seed' stands there twice, also in line 1; remove one"),
     ("hello\n", ": holds a single value; write keys with values"),
     ("- a\n- b\n", ": holds a list; write keys with values"),
@@ -215,13 +268,19 @@ def test_a_message_of_unknown_form_is_still_one_line():
 
 def test_missing_data_root(fit, tmp_path):
     line = fit("--data.root", tmp_path / "nowhere").line
-    assert line == f"{tmp_path / 'nowhere'}: no such folder; set root to the EuroSAT folder that you downloaded and unpacked"
+    assert (
+        line
+        == f"{tmp_path / 'nowhere'}: no such folder; set root to the EuroSAT folder that you downloaded and unpacked"
+    )
     assert not (tmp_path / "runs").exists()
 
 
 def test_missing_class_folder(fit, own_tiles):
     shutil.rmtree(own_tiles / "2750" / "River")
-    assert fit("--data.root", own_tiles).line == f"{own_tiles / '2750'}: class folders missing: River; all ten EuroSAT classes are needed"
+    assert (
+        fit("--data.root", own_tiles).line
+        == f"{own_tiles / '2750'}: class folders missing: River; all ten EuroSAT classes are needed"
+    )
 
 
 def test_truncated_jpeg(fit, own_tiles):
@@ -250,7 +309,10 @@ def test_too_many_gpus(fit, monkeypatch):
 
 def test_compile_without_a_compiler(fit, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert "fabric.compile needs a C++ compiler, and no-such-compiler is not there; install g++" in fit("--fabric.compile", "true").line
+    assert (
+        "fabric.compile needs a C++ compiler, and no-such-compiler is not there; install g++"
+        in fit("--fabric.compile", "true").line
+    )
 
 
 # Training.
@@ -270,7 +332,8 @@ def test_memory_that_runs_out(fit, monkeypatch):
 
     monkeypatch.setattr(Engine, "fit", fails)
     assert fit().line == (
-        "CUDA out of memory. Tried to allocate 2 GiB. Lower schedule.batch_size, schedule.eval_batch_size or the ranks on a GPU"
+        "CUDA out of memory. Tried to allocate 2 GiB. Lower schedule.batch_size, schedule.eval_batch_size or the "
+        "ranks on a GPU"
     )
 
 
@@ -295,21 +358,29 @@ def test_another_configuration_names_keys_and_both_values(fit, finished):
 
 
 def test_an_existing_run_is_not_continued_under_resume_never(fit, finished):
-    assert "already holds this run; use --resume auto to continue it, or another --run.root" in fit("--resume", "never").line
+    assert (
+        "already holds this run; use --resume auto to continue it, or another --run.root"
+        in fit("--resume", "never").line
+    )
     assert fit("--resume", "never", "--seed", "1").code == 0
 
 
 def test_a_folder_of_something_else_is_left_alone(fit, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("all of it")
-    assert "holds thesis.tex but no run; choose an empty folder with --run.dir" in fit("--run.dir", tmp_path / "thesis").line
+    assert (
+        "holds thesis.tex but no run; choose an empty folder with --run.dir"
+        in fit("--run.dir", tmp_path / "thesis").line
+    )
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["thesis.tex"]
 
 
 def test_other_data_under_an_existing_run(fit, stop, own_tiles):
     stop(1)
     assert fit("--data.root", own_tiles).code == 130
-    (own_tiles / "2750" / "River" / "River_3.jpg").write_bytes((own_tiles / "2750" / "River" / "River_4.jpg").read_bytes())
+    (own_tiles / "2750" / "River" / "River_3.jpg").write_bytes(
+        (own_tiles / "2750" / "River" / "River_4.jpg").read_bytes()
+    )
     line = fit("--data.root", own_tiles).line
     assert "the data are not those that the run began with (data.json differs in images_sha256); restore them" in line
 
@@ -358,7 +429,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(fit, stopped, 
 
 def test_no_flipped_byte_of_a_checkpoint_is_taken_for_whole(tmp_path):
     store = CheckpointStore(tmp_path)
-    store.save(Checkpoint(7, {"model/w": torch.arange(3.0)}, {1: 6, 10: 7}, {"wandb": "c0ffee"}, {"round": 5, "value": 0.5}))
+    store.save(
+        Checkpoint(7, {"model/w": torch.arange(3.0)}, {1: 6, 10: 7}, {"wandb": "c0ffee"}, {"round": 5, "value": 0.5})
+    )
     whole = store.path(7).read_bytes()
     assert store.load(7).index == {1: 6, 10: 7}
     for place in range(len(whole)):
@@ -391,7 +464,9 @@ def test_a_missing_client_memory_is_named_and_the_round_before_used(fit, stopped
 
 def test_a_file_in_the_way(fit, tmp_path):
     (tmp_path / "file").write_text("mine")
-    assert fit(root=tmp_path / "file").line.startswith(f"{tmp_path / 'file'}: is a file, where the folder of the run should be")
+    assert fit(root=tmp_path / "file").line.startswith(
+        f"{tmp_path / 'file'}: is a file, where the folder of the run should be"
+    )
     assert fit("--run.dir", tmp_path / "file").line.startswith(f"{tmp_path / 'file'}: is a file")
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -404,7 +479,9 @@ def small_disk(tmp_path):
 
     def mount(size):
         subprocess.run(["umount", folder], capture_output=True, check=False)
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, check=False)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, check=False
+        )
         if done.returncode:
             pytest.skip("this user may not mount a file system")
         return folder
@@ -421,7 +498,9 @@ def test_a_full_disk(fit, small_disk, size):
     options = ("--method", "FedBN", "--schedule.num_rounds", 2)
     line = fit(*options, root=folder).line
     assert line.startswith(f"{folder}/tiny/fedbn-s0-")
-    assert line.endswith(": No space left on device; free some, then run the same command again: finished rounds are kept")
+    assert line.endswith(
+        ": No space left on device; free some, then run the same command again: finished rounds are kept"
+    )
     subprocess.run(["mount", "-o", "remount,size=4M", folder], check=True)
     assert fit(*options, root=folder).digest == fit(*options).digest
 
@@ -432,4 +511,7 @@ def test_a_root_that_cannot_be_written(fit, tmp_path, request):
     else:
         folder = tmp_path / "locked"
         folder.mkdir(mode=0o555)
-    assert fit(root=folder).line == f"{folder}: no permission to write there; choose another --run.root, or mend the permissions"
+    assert (
+        fit(root=folder).line
+        == f"{folder}: no permission to write there; choose another --run.root, or mend the permissions"
+    )

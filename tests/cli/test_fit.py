@@ -41,7 +41,10 @@ def overlay(tmp_path, text):
 
 
 def test_several_configs_merge_and_the_later_wins(config, tmp_path):
-    later = overlay(tmp_path, "seed: 3\nschedule: {local_epochs: 2}\ntask: {init_args: {width: 8}}\noptimizer: {init_args: {lr: 0.1}}\n")
+    later = overlay(
+        tmp_path,
+        "seed: 3\nschedule: {local_epochs: 2}\ntask: {init_args: {width: 8}}\noptimizer: {init_args: {lr: 0.1}}\n",
+    )
     merged = plain("--config", config.path, "--config", later, "--schedule.batch_size", 4)
     assert merged["seed"] == 3
     assert merged["schedule"] | {"num_rounds": 3, "local_epochs": 2, "batch_size": 4} == merged["schedule"]
@@ -56,7 +59,10 @@ def test_another_method_drops_arguments_that_it_does_not_have(config, tmp_path):
     config.write()
     assert plain("--config", config.path)["method"]["init_args"]["power"] == 1.0
     swapped = plain("--config", config.path, "--method", "FedAvg")["method"]
-    assert swapped == {"class_path": "fedrs_lightning.methods.FedAvg", "init_args": {"weighting": "uniform", "buffers": "mean"}}
+    assert swapped == {
+        "class_path": "fedrs_lightning.methods.FedAvg",
+        "init_args": {"weighting": "uniform", "buffers": "mean"},
+    }
     again = plain("--config", config.path, "--method", "FedAvg", "--method", "FedMAD", "--method.power", "3")["method"]
     assert again["init_args"]["power"] == 3.0
     sgd = plain("--config", config.path, "--optimizer", "torch.optim.SGD", "--optimizer.lr", "0.1")["optimizer"]
@@ -105,7 +111,13 @@ def test_the_hash_knows_what_decides_a_number(config):
     ):
         assert config_hash(plain("--config", config.path, neutral)) == base
     assert config_hash(plain("--config", config.path, "--data.root=elsewhere", "--data.cache_dir=elsewhere")) == base
-    deciding = ("--seed=1", "--schedule.num_rounds=4", "--fabric.precision=bf16-mixed", "--fabric.threads_per_rank=1", "--method=FedBN")
+    deciding = (
+        "--seed=1",
+        "--schedule.num_rounds=4",
+        "--fabric.precision=bf16-mixed",
+        "--fabric.threads_per_rank=1",
+        "--method=FedBN",
+    )
     hashes = {config_hash(plain("--config", config.path, option)) for option in deciding}
     assert len(hashes | {base}) == len(deciding) + 1
 
@@ -127,9 +139,17 @@ SMALLER = {
     ],
     "Domains": ["--data.init_args.crop_size=32"],
     "BigEarthNet": ["--data.init_args.image_size=16"],
-    "ClassificationTask": ["--task.init_args.backbone=resnet18", "--task.init_args.width=4", "--task.init_args.stem=small"],
+    "ClassificationTask": [
+        "--task.init_args.backbone=resnet18",
+        "--task.init_args.width=4",
+        "--task.init_args.stem=small",
+    ],
     "MultilabelTask": ["--task.init_args.backbone=resnet18", "--task.init_args.width=4", "--task.init_args.stem=small"],
-    "SegmentationTask": ["--task.init_args.encoder=resnet18", "--task.init_args.encoder_width=8", "--task.init_args.decoder_channels=16"],
+    "SegmentationTask": [
+        "--task.init_args.encoder=resnet18",
+        "--task.init_args.encoder_width=8",
+        "--task.init_args.decoder_channels=16",
+    ],
 }
 
 
@@ -158,7 +178,13 @@ def test_experiments_run_two_rounds_at_a_smaller_size(fit, tiles, aerial, patche
     root = {"EuroSAT": tiles, "BigEarthNet": patches}.get(names[0], aerial)
     ran = fit(
         *(option for name in names for option in SMALLER[name]),
-        *("--data.init_args.root", root, "--schedule.num_rounds=2", "--schedule.local_epochs=1", "--schedule.batch_size=8"),
+        *(
+            "--data.init_args.root",
+            root,
+            "--schedule.num_rounds=2",
+            "--schedule.local_epochs=1",
+            "--schedule.batch_size=8",
+        ),
         *("--schedule.evaluate_every=1", "--fabric.devices=1", "--fabric.accelerator=cpu", "--run.plot=false"),
         config_file=path,
     )
@@ -176,7 +202,16 @@ def test_a_run_leaves_what_it_promises_and_repeats_from_its_own_config(fit, conf
     assert ran.code == 0, ran.err
     assert ran.store.path.name == f"fedbn-s4-{ran.store.result()['config_hash'][:8]}"
     assert ran.store.path.parent == tmp_path / "runs" / "tiny"
-    wanted = {"config.yaml", "environment.json", "data.json", "split.json", "rounds.jsonl", "clients.jsonl", "metrics.csv", "result.json"}
+    wanted = {
+        "config.yaml",
+        "environment.json",
+        "data.json",
+        "split.json",
+        "rounds.jsonl",
+        "clients.jsonl",
+        "metrics.csv",
+        "result.json",
+    }
     assert wanted | {"checkpoints", "clients", "curves.png"} <= {path.name for path in ran.store.path.iterdir()}
     assert not list(ran.store.path.rglob("*.tmp"))
     assert "FedBN" in ran.out
@@ -204,7 +239,8 @@ def test_a_complete_run_shows_its_table_again_and_trains_nothing(fit, monkeypatc
     table = first.out.partition("run directory")[0]
     assert (
         again.out
-        == f"{table}this run was complete already; another --seed or --run.root starts a new one\nrun directory: {first.store.path}\n"
+        == f"{table}this run was complete already; another --seed or --run.root starts a new one\nrun directory: "
+        f"{first.store.path}\n"
     )
     assert {path: path.stat().st_mtime_ns for path in first.store.path.rglob("*")} == before
 
@@ -232,7 +268,10 @@ def test_an_interrupted_run_continues_to_the_same_result(fit, stop, tmp_path, ro
     stop(round)
     ran = fit(*options)
     assert ran.code == 130
-    assert ran.err.splitlines()[-1] == "fedrs fit: interrupted; finished rounds are on disk, the same command continues from them"
+    assert (
+        ran.err.splitlines()[-1]
+        == "fedrs fit: interrupted; finished rounds are on disk, the same command continues from them"
+    )
     assert ran.out == ""
     assert ran.store.status == "incomplete"
     resumed = fit(*options)
@@ -267,13 +306,19 @@ def test_main_leaves_the_process_as_it_was(fit, stop, config):
     fit("--seed", 9)  # what libraries set once when they are loaded is set by now
 
     def state():
-        loggers = {name: logging.getLogger(name).level for name in ("lightning", "lightning.fabric", "lightning.pytorch")}
+        loggers = {
+            name: logging.getLogger(name).level for name in ("lightning", "lightning.fabric", "lightning.pytorch")
+        }
         return {
             "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)],
             "environment": dict(os.environ),
             "warnings": (list(warnings.filters), warnings.showwarning),
             "loggers": loggers,
-            "torch": (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.get_rng_state().tolist()),
+            "torch": (
+                torch.get_num_threads(),
+                torch.are_deterministic_algorithms_enabled(),
+                torch.get_rng_state().tolist(),
+            ),
             "threads": {thread.name for thread in threading.enumerate()},
             "folder": Path.cwd(),
             "streams": (sys.stdout, sys.stderr, sys.excepthook),
@@ -359,7 +404,10 @@ def test_a_complete_run_answers_for_its_own_data_only(fit, own_tiles, tmp_path):
     moved = fit("--schedule.num_rounds", 1, "--data.init_args.root", own_tiles)
     assert "complete already, on the same data under another path" in moved.out
     next(own_tiles.rglob("*.jpg")).unlink()
-    assert "the data are not those that the run began with" in fit("--schedule.num_rounds", 1, "--data.init_args.root", own_tiles).line
+    assert (
+        "the data are not those that the run began with"
+        in fit("--schedule.num_rounds", 1, "--data.init_args.root", own_tiles).line
+    )
     assert "no such folder" in fit("--schedule.num_rounds", 1, "--data.init_args.root", tmp_path / "nowhere").line
 
 
@@ -368,7 +416,10 @@ def test_folders_of_several_data_sets_may_move_too(config, fit, aerial, tmp_path
 
     def federation(folder, num_clients=1):
         names = {"Potsdam": {}, "Vaihingen": {"gsd": "5cm"}}
-        sets = [{"class_path": name, "init_args": {"root": str(folder / name.lower())} | more} for name, more in names.items()]
+        sets = [
+            {"class_path": name, "init_args": {"root": str(folder / name.lower())} | more}
+            for name, more in names.items()
+        ]
         domains = [{"name": one["class_path"], "num_clients": num_clients, "dataset": one} for one in sets]
         return {"class_path": "Domains", "init_args": {"domains": domains, "crop_size": 32, "normalise": "train"}}
 
@@ -376,7 +427,13 @@ def test_folders_of_several_data_sets_may_move_too(config, fit, aerial, tmp_path
         config["data"] = federation(*given)
         return plain("--config", config.write())
 
-    network = {"architecture": "deeplabv3plus", "encoder": "resnet18", "encoder_width": 8, "decoder_channels": 16, "loss": "ce"}
+    network = {
+        "architecture": "deeplabv3plus",
+        "encoder": "resnet18",
+        "encoder_width": 8,
+        "decoder_channels": 16,
+        "loss": "ce",
+    }
     config["task"] = {"class_path": "SegmentationTask", "init_args": network}
     config["schedule"] = {"num_rounds": 1, "batch_size": 8}
     moved = Path(shutil.copytree(aerial, tmp_path / "moved", symlinks=True))

@@ -33,8 +33,22 @@ from fedrs_lightning.nn.modulation import Modulation
 from fedrs_lightning.tasks import ClassificationTask, MultilabelTask, SegmentationTask
 
 SIDE, BATCH, CLASSES = 16, 6, 5
-FEDDAP = {"temperature": 0.1, "lambda_dap": 0.5, "lambda_inv": 0.5, "lambda_drift": 0.1, "sync_every": 2, "smoothing": 0.9}
-FEDDAP |= {"clustering": "kmeans", "num_clusters": 2, "embedding_dim": 8, "spectral_dim": 4, "spatial_dim": 4, "class_dim": 4}
+FEDDAP = {
+    "temperature": 0.1,
+    "lambda_dap": 0.5,
+    "lambda_inv": 0.5,
+    "lambda_drift": 0.1,
+    "sync_every": 2,
+    "smoothing": 0.9,
+}
+FEDDAP |= {
+    "clustering": "kmeans",
+    "num_clusters": 2,
+    "embedding_dim": 8,
+    "spectral_dim": 4,
+    "spatial_dim": 4,
+    "class_dim": 4,
+}
 FEDDAP |= {"hidden_sizes": [8], "activation": "relu", "eps": 1e-5}
 
 
@@ -82,7 +96,11 @@ def test_classification():
     assert plain.local_step == BATCH * plain.forward_backward
     assert plain.outside_steps == 0
     assert plain.parameters == plain.shared == sum(parameter.numel() for parameter in task.parameters())
-    assert plain.bytes_up == plain.bytes_down == sum(value.numel() * value.element_size() for value in task.model.state_dict().values())
+    assert (
+        plain.bytes_up
+        == plain.bytes_down
+        == sum(value.numel() * value.element_size() for value in task.model.state_dict().values())
+    )
 
     bn = cost(classifier(), FedBN())
     assert bn.local_step == plain.local_step
@@ -128,11 +146,17 @@ METHODS = [FedAvg, FedProx, FedBN, FedMAD, MOON, FedDC, FedAWA, FedGPS, FedProto
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
 def test_a_few_images_tell_of_a_whole_batch(method):
-    """Exact where the work grows as the batch; what compares samples with one another grows otherwise, and is next to nothing."""
+    """Exact where the work grows as the batch; what compares samples with one another grows otherwise, and is next to
+    nothing.
+    """
     whole, few = (cost(classifier(), method(), images=number) for number in (BATCH, 4))
     compares = method in (FedGPS, FedProto, FPL)
     assert few.local_step == pytest.approx(whole.local_step, rel=2e-3 if compares else 0)
-    assert (few.forward, few.forward_backward, few.parameters) == (whole.forward, whole.forward_backward, whole.parameters)
+    assert (few.forward, few.forward_backward, few.parameters) == (
+        whole.forward,
+        whole.forward_backward,
+        whole.parameters,
+    )
     assert (few.counted_on, few.batch_size) == (4, BATCH)
     if not compares:
         assert (few.bytes_up, few.bytes_down) == (whole.bytes_up, whole.bytes_down)
@@ -168,7 +192,9 @@ def test_counting_leaves_random_streams_alone():
 
 
 def test_every_result_has_the_figures(config, fit, stop, tmp_path):
-    """The same from a complete run, from two ranks, and from a run that was interrupted and continued; no number of a run changes."""
+    """The same from a complete run, from two ranks, and from a run that was interrupted and continued; no number of a
+    run changes.
+    """
     config["method"] = "FedMAD"
     config["schedule"]["num_rounds"] = 2
     config.write()
@@ -190,7 +216,9 @@ def test_every_result_has_the_figures(config, fit, stop, tmp_path):
 def test_the_table_in_the_docs_is_what_the_command_prints():
     """One row: FedMAD on the ResNet50 of EuroSAT. `make cost` prints all."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "cost.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.split("|")[2:-1]] for line in page.splitlines() if line.startswith("| `FedMAD`")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[2:-1]] for line in page.splitlines() if line.startswith("| `FedMAD`")
+    ]
     task = ClassificationTask("resnet50", 10, 3)
     fabric = L.Fabric(accelerator="cpu", devices=1)
     found = measure(task, FedMAD(), fabric, random_samples(task, 2, 10, 3, 64), 512)

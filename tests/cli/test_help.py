@@ -11,7 +11,16 @@ from fedrs_lightning.cli.main import COMMANDS, main
 from fedrs_lightning.cli.mistakes import subclasses
 from fedrs_lightning.cli.parser import build_parser, schema
 
-LIGHT = [["--help"], ["--version"], [], ["tabel"], ["table", "--help"], ["plot", "--help"], ["sweep", "--help"], ["data", "--help"]]
+LIGHT = [
+    ["--help"],
+    ["--version"],
+    [],
+    ["tabel"],
+    ["table", "--help"],
+    ["plot", "--help"],
+    ["sweep", "--help"],
+    ["data", "--help"],
+]
 
 
 @pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
@@ -71,7 +80,9 @@ CLASSES = [
 def test_every_class_explains_its_arguments(capsys, key, name, cls):
     parser = ArgumentParser()
     parser.add_class_arguments(cls, "x")
-    silent = [action.dest for action in parser._actions if action.dest.startswith("x.") and not (action.help or "").strip()]
+    silent = [
+        action.dest for action in parser._actions if action.dest.startswith("x.") and not (action.help or "").strip()
+    ]
     assert silent == []
     with pytest.raises(SystemExit) as end:
         main(["fit", f"--{key}.help", name])

@@ -18,7 +18,16 @@ PATIENCE = 240.0
 SOON = 60.0
 """Seconds after which no rank may be left."""
 
-OPTIONS = ["--method", "FedBN", "--schedule.num_rounds", "5", "--schedule.clients_per_round", "2", "--run.loggers", "[csv]"]
+OPTIONS = [
+    "--method",
+    "FedBN",
+    "--schedule.num_rounds",
+    "5",
+    "--schedule.clients_per_round",
+    "2",
+    "--run.loggers",
+    "[csv]",
+]
 
 
 class Launch:
@@ -26,7 +35,11 @@ class Launch:
 
     def __init__(self, folder, command):
         self.folder = folder
-        variables = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_JOB_ID")}
+        variables = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_JOB_ID")
+        }
         with (folder / "out.txt").open("w") as out, (folder / "err.txt").open("w") as err:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=variables, start_new_session=True
@@ -53,7 +66,9 @@ class Launch:
         while True:
             parents = {int(path.parent.name): fields(path) for path in Path("/proc").glob("[0-9]*/stat")}
             found = [
-                pid for pid, (_, parent) in parents.items() if parent == self.process.pid and b"--fabric.devices=2" in command_line(pid)
+                pid
+                for pid, (_, parent) in parents.items()
+                if parent == self.process.pid and b"--fabric.devices=2" in command_line(pid)
             ]
             if found:
                 return found
@@ -103,7 +118,15 @@ def launch(config, tmp_path):
     def start(*options, command=(str(SCRIPT),), devices=2):
         folder = tmp_path / f"launch-{len(started)}"
         folder.mkdir()
-        arguments = ["fit", "--config", str(config.path), "--run.root", str(tmp_path / "launched"), *OPTIONS, *map(str, options)]
+        arguments = [
+            "fit",
+            "--config",
+            str(config.path),
+            "--run.root",
+            str(tmp_path / "launched"),
+            *OPTIONS,
+            *map(str, options),
+        ]
         started.append(Launch(folder, [*command, *arguments, f"--fabric.devices={devices}"]))
         return started[-1]
 
@@ -164,7 +187,8 @@ def test_ranks_that_die_take_all_others_with_them(launch, reference, fit, tmp_pa
     os.kill(rank, signal.SIGKILL)
     assert first.end([rank]) == 2
     assert [line for line in first.err.splitlines() if not line.startswith(("round ", "tiny/"))] == [
-        "fedrs fit: rank 1 was ended by SIGKILL; all ranks stop, finished rounds are on disk, the same command continues from them"
+        "fedrs fit: rank 1 was ended by SIGKILL; all ranks stop, finished rounds are on disk, the same command "
+        "continues from them"
     ]
 
     second = launch()
@@ -206,7 +230,9 @@ except Exception as error:
 @pytest.mark.parametrize("place", ["python", "compiled"])
 @pytest.mark.parametrize("event", ["death", "interrupt"])
 def test_rank_zero_comes_back_wherever_it_is(place, event):
-    process = subprocess.Popen([sys.executable, "-c", WATCH, place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WATCH, place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     ranks = [int(word) for word in process.stdout.readline().split()]
     time.sleep(1.0)  # from its last Python instruction into the wait
     if event == "death":
@@ -214,7 +240,9 @@ def test_rank_zero_comes_back_wherever_it_is(place, event):
     else:
         os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=SOON)
-    fate = "rank 2 was ended by SIGKILL; all ranks stop, finished rounds are on disk, the same command continues from them"
+    fate = (
+        "rank 2 was ended by SIGKILL; all ranks stop, finished rounds are on disk, the same command continues from them"
+    )
     interrupted = "interrupted; finished rounds are on disk, the same command continues from them"
     if event == "death":
         expected = (3, f"RunError {fate}\n") if place == "python" else (2, f"fedrs fit: {fate}\n")
@@ -238,7 +266,8 @@ def test_a_started_rank_follows_rank_zero():
     )
     parent = (
         "import os, subprocess, sys, time\nfrom fedrs_lightning.engine.ranks import RANK_ZERO\n"
-        f"os.environ[RANK_ZERO] = str(os.getpid())\nsubprocess.Popen([sys.executable, '-c', {follower!r}])\ntime.sleep(100)\n"
+        "os.environ[RANK_ZERO] = str(os.getpid())\nsubprocess.Popen([sys.executable, '-c', "
+        f"{follower!r}])\ntime.sleep(100)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
     rank = int(process.stdout.readline())
@@ -262,7 +291,15 @@ def test_an_error_of_all_ranks_is_told_once(launch):
 
 
 def test_torchrun(launch, reference):
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "fedrs_lightning.cli.main")
+    torchrun = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "fedrs_lightning.cli.main",
+    )
     ran = launch(command=torchrun)
     store = ran.done()
     same(store, reference)
@@ -272,7 +309,13 @@ def test_torchrun(launch, reference):
 
 def test_a_complete_run_ends_on_every_rank_of_an_external_launcher(fit, monkeypatch):
     assert fit().code == 0
-    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+    for name, value in {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }.items():
         monkeypatch.setenv(name, value)
     ran = fit()
     assert (ran.code, ran.out, ran.err) == (0, "", "")

@@ -22,7 +22,9 @@ def test_pictures_lie_beside_the_runs(runs, capsys):
     assert main(["plot", str(runs)]) == 0
     folder = runs / "eurosat_small"
     names = ["curves.png", "curves-clients.png", "curves-weights-FedMAD.png"]
-    assert [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()] == [str(folder / name) for name in names]
+    assert [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()] == [
+        str(folder / name) for name in names
+    ]
     assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in names)
 
 
@@ -57,7 +59,10 @@ def test_a_picture_that_cannot_be_written_is_named(runs, tmp_path, capsys):
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "curves.png"
     assert main(["plot", str(runs), "--out", str(place)]) == 2
-    assert capsys.readouterr().err == f"fedrs plot: {place}: cannot be written (File exists); name another place with --out\n"
+    assert (
+        capsys.readouterr().err
+        == f"fedrs plot: {place}: cannot be written (File exists); name another place with --out\n"
+    )
 
 
 def test_a_folder_without_runs_says_so(tmp_path, capsys):

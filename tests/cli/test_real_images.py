@@ -39,7 +39,11 @@ def test_potsdam_and_vaihingen(method, data_root, tmp_path):
     config = f"data: {ROOT}/configs/data/potsdam_vaihingen_real_crops.yaml" + SMALL
     store = run(config, tmp_path, "--data.init_args.root", data_root, "--method", method)
     metrics = store.history()[-1]["metrics"]
-    assert {"personal_own/miou_pooled", "personal_own/miou@potsdam_rgb", "personal_own/miou@vaihingen_irrg"} <= metrics.keys()
+    assert {
+        "personal_own/miou_pooled",
+        "personal_own/miou@potsdam_rgb",
+        "personal_own/miou@vaihingen_irrg",
+    } <= metrics.keys()
     pictures = {picture.name for picture in (store.path / "pictures").iterdir()}
     assert {"confusion.png", "predictions.png"} <= pictures
     assert ("descriptors.png" in pictures) == (method == "FedDAP")
@@ -101,8 +105,16 @@ schedule: {{num_rounds: 1, local_epochs: 1, batch_size: 4}}
     packed = run(config, tmp_path / "pack", *options).result()
     assert packed["headline"]["metric"] == "micro_map_pooled"
     assert packed["setup_bytes"] == {"up": 4 * 8 * 21, "down": 4 * 8 * 20}
-    assert {row["name"]: row["num_samples"] for row in packed["per_client"]} == {"Finland": 4, "Ireland": 2, "Serbia": 2, "Austria": 2}
-    assert run(config, tmp_path / "files", *options, "--data.init_args.storage", "files").result()["digest"] == packed["digest"]
+    assert {row["name"]: row["num_samples"] for row in packed["per_client"]} == {
+        "Finland": 4,
+        "Ireland": 2,
+        "Serbia": 2,
+        "Austria": 2,
+    }
+    assert (
+        run(config, tmp_path / "files", *options, "--data.init_args.storage", "files").result()["digest"]
+        == packed["digest"]
+    )
 
 
 def test_bigearthnet_summer(data_root, tmp_path):
@@ -111,7 +123,14 @@ data: {ROOT}/configs/data/bigearthnet.yaml
 task: {{class_path: MultilabelTask, init_args: {{backbone: resnet18, width: 4}}}}
 schedule: {{num_rounds: 1, local_epochs: 1, batch_size: 4}}
 """
-    options = ["--data.init_args.root", data_root / "bigearthnet_v2", "--data.init_args.countries", "[Austria]", "--method", "FedMAD"]
+    options = [
+        "--data.init_args.root",
+        data_root / "bigearthnet_v2",
+        "--data.init_args.countries",
+        "[Austria]",
+        "--method",
+        "FedMAD",
+    ]
     store = run(config, tmp_path, *options)
     assert store.manifest()["num_samples"] == 16
     assert 0 < store.history()[-1]["metrics"]["personal_own/micro_map_pooled"] <= 1

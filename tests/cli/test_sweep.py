@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrs_lightning.cli import sweep
-from fedrs_lightning.cli.grid import Combination, combinations, fingerprint, parse_grids, parse_seeds, run_root, split_values
+from fedrs_lightning.cli.grid import (
+    Combination,
+    combinations,
+    fingerprint,
+    parse_grids,
+    parse_seeds,
+    run_root,
+    split_values,
+)
 from fedrs_lightning.errors import ConfigError
 
 RUNS = Path(__file__).parents[1] / "results" / "conftest.py"
@@ -118,7 +126,9 @@ def test_what_no_longer_fits_its_record_is_given_to_fit_again(command, capsys):
         assert len(calls()) == before + 4
     Path("part.yaml").write_text("a: 2\n")
     capsys.readouterr()
-    assert sweep.main([*arguments(), "--dry-run"], command) == 2  # none of them is taken for complete, and each is parsed
+    assert (
+        sweep.main([*arguments(), "--dry-run"], command) == 2
+    )  # none of them is taken for complete, and each is parsed
     assert capsys.readouterr().out.count("would fail: part.yaml:1: data has no key 'a'") == 4
 
 
@@ -162,7 +172,18 @@ def test_a_program_that_is_not_there_is_a_failure(command, capsys):
 
 
 def test_settings_become_labels_and_rows(command, capsys):
-    grid = ["--grid", "method=FedMAD", "--grid", "method.init_args.power=0.5,2", "--seeds", "3,5", "--run.root", "elsewhere", "--jobs", "2"]
+    grid = [
+        "--grid",
+        "method=FedMAD",
+        "--grid",
+        "method.init_args.power=0.5,2",
+        "--seeds",
+        "3,5",
+        "--run.root",
+        "elsewhere",
+        "--jobs",
+        "2",
+    ]
     assert sweep.main(["--config", "x.yaml", *grid], command) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip().startswith("FedMAD power=")]
     assert [(row[1], row[-1]) for row in rows] == [("power=0.5", "2"), ("power=2", "2")]
@@ -176,7 +197,9 @@ def test_interrupt_stops_the_child_first_and_the_next_sweep_continues(command, t
         from fedrs_lightning.cli import sweep
         sys.exit(sweep.main({arguments("--behaviour", "sleep")!r}, {command!r}))
     """)
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     end = time.monotonic() + 60
     while not any("ready" in path.read_text() for path in Path("runs/sweep-logs").glob("FedBN-seed-1-*")):
         assert time.monotonic() < end
@@ -242,11 +265,18 @@ def test_keys_come_before_the_keys_below_them_and_last_the_seed():
 
 def test_labels_keep_apart_keys_of_the_same_last_name():
     combination = Combination((("method", "A"), ("task.lr", "1"), ("server.lr", "2"), ("power", "3")), 0)
-    assert (combination.label, combination.title) == ("task.lr=1 server.lr=2 power=3", "A task.lr=1 server.lr=2 power=3 seed 0")
+    assert (combination.label, combination.title) == (
+        "task.lr=1 server.lr=2 power=3",
+        "A task.lr=1 server.lr=2 power=3 seed 0",
+    )
 
 
 @given(
-    st.lists(st.lists(st.sampled_from(["1", "[1,2]", "{a: [1, 2], b: 3}", "'x,]'", "-0.5", "null"]), min_size=1), min_size=1, max_size=5)
+    st.lists(
+        st.lists(st.sampled_from(["1", "[1,2]", "{a: [1, 2], b: 3}", "'x,]'", "-0.5", "null"]), min_size=1),
+        min_size=1,
+        max_size=5,
+    )
 )
 def test_splitting_undoes_joining(values):
     texts = [" ".join(parts) for parts in values]
@@ -264,7 +294,11 @@ def test_root_is_taken_from_options_then_from_the_last_config(tmp_path):
     configs = [str(tmp_path / f"{name}.yaml") for name in "abc"]
     assert run_root(configs, []) == Path("two")
     assert run_root(configs[2:], []) == Path("runs")
-    assert run_root(configs, [("run.root", ("--run.root", "x"))]) == run_root(configs, [("run.root", ("--run.root=x",))]) == Path("x")
+    assert (
+        run_root(configs, [("run.root", ("--run.root", "x"))])
+        == run_root(configs, [("run.root", ("--run.root=x",))])
+        == Path("x")
+    )
 
 
 def test_fingerprints_differ_in_everything_that_fit_is_told(tmp_path):

@@ -21,7 +21,9 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-@pytest.mark.parametrize(("kind", "words"), [("terminal", "FedMAD"), ("markdown", "| FedMAD | **"), ("csv", "eurosat_small,FedMAD,")])
+@pytest.mark.parametrize(
+    ("kind", "words"), [("terminal", "FedMAD"), ("markdown", "| FedMAD | **"), ("csv", "eurosat_small,FedMAD,")]
+)
 def test_table_is_printed(runs, capsys, kind, words):
     assert main(["table", str(runs), "--format", kind]) == 0
     assert words in capsys.readouterr().out
@@ -55,7 +57,10 @@ def test_a_file_that_cannot_be_written_is_named(runs, tmp_path, capsys):
     (tmp_path / "file").touch()
     for place, reason in ((tmp_path, "Is a directory"), (tmp_path / "file" / "t.md", "File exists")):
         assert main(["table", str(runs), "--out", str(place)]) == 2
-        assert capsys.readouterr().err == f"fedrs table: {place}: cannot be written ({reason}); name another place with --out\n"
+        assert (
+            capsys.readouterr().err
+            == f"fedrs table: {place}: cannot be written ({reason}); name another place with --out\n"
+        )
 
 
 def test_folders_without_runs_say_so(tmp_path, capsys):

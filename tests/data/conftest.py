@@ -53,7 +53,9 @@ def layouts() -> SimpleNamespace:
     return SimpleNamespace(**writers, ids=block_ids, eroded=eroded, colours=COLOURS)
 
 
-COLOURS = np.asarray([(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0), (0, 0, 0)], dtype=np.uint8)
+COLOURS = np.asarray(
+    [(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0), (0, 0, 0)], dtype=np.uint8
+)
 """Impervious surfaces, building, low vegetation, tree, car, clutter, boundary."""
 
 
@@ -62,7 +64,13 @@ def write_tiff(path: Path, pixels: np.ndarray, **options) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        profile = {"driver": "GTiff", "count": pixels.shape[0], "height": pixels.shape[1], "width": pixels.shape[2], "dtype": pixels.dtype}
+        profile = {
+            "driver": "GTiff",
+            "count": pixels.shape[0],
+            "height": pixels.shape[1],
+            "width": pixels.shape[2],
+            "dtype": pixels.dtype,
+        }
         with rasterio.open(path, "w", **profile, **options) as raster:
             raster.write(pixels)
     return path
@@ -76,13 +84,17 @@ def block_ids(rng: np.random.Generator, height: int, width: int, classes: int, b
 
 def spectra(rng: np.random.Generator, ids: np.ndarray) -> np.ndarray:
     """Red, green, blue, near infrared of a map of ids, with noise; blue depends on the others. uint8 [4, H, W]."""
-    means = np.asarray([(120, 118, 90), (150, 90, 80), (80, 120, 160), (50, 90, 190), (170, 60, 70), (100, 60, 90), (90, 90, 90)])
+    means = np.asarray(
+        [(120, 118, 90), (150, 90, 80), (80, 120, 160), (50, 90, 190), (170, 60, 70), (100, 60, 90), (90, 90, 90)]
+    )
     pixels = means[ids].transpose(2, 0, 1) + rng.normal(0, 8, (3, *ids.shape))
     blue = 0.5 * pixels[0] + 0.3 * pixels[1] + 0.05 * pixels[2] + 12
     return np.clip(np.rint(np.stack([pixels[0], pixels[1], blue, pixels[2]])), 0, 255).astype(np.uint8)
 
 
-def write_potsdam(root: Path, tiles, height=96, width=96, modalities=("RGB", "IRRG", "RGBIR"), labels=("full", "eroded"), seed=0) -> dict:
+def write_potsdam(
+    root: Path, tiles, height=96, width=96, modalities=("RGB", "IRRG", "RGBIR"), labels=("full", "eroded"), seed=0
+) -> dict:
     """Tiles in the official layout; gives the ids of each tile (5 = clutter) before erosion."""
     orders = {"RGB": (0, 1, 2), "IRRG": (3, 0, 1), "RGBIR": (0, 1, 2, 3)}
     folders = {"RGB": "2_Ortho_RGB", "IRRG": "3_Ortho_IRRG", "RGBIR": "4_Ortho_RGBIR"}
@@ -97,7 +109,8 @@ def write_potsdam(root: Path, tiles, height=96, width=96, modalities=("RGB", "IR
             write_tiff(root / "5_Labels_all" / f"top_potsdam_{tile}_label.tif", COLOURS[ids].transpose(2, 0, 1))
         if "eroded" in labels:
             write_tiff(
-                root / "5_Labels_all_noBoundary" / f"top_potsdam_{tile}_label_noBoundary.tif", COLOURS[eroded(ids)].transpose(2, 0, 1)
+                root / "5_Labels_all_noBoundary" / f"top_potsdam_{tile}_label_noBoundary.tif",
+                COLOURS[eroded(ids)].transpose(2, 0, 1),
             )
     return result
 
@@ -130,7 +143,10 @@ def write_loveda(root: Path, side=64, count=2, seed=2) -> dict:
         for number in range(start, start + count):
             rng = np.random.default_rng([seed, number])
             values, folder = block_ids(rng, side, side, 8), root / part / area
-            for kind, pixels in (("images_png", spectra(rng, values % 7)[:3].transpose(1, 2, 0)), ("masks_png", values)):
+            for kind, pixels in (
+                ("images_png", spectra(rng, values % 7)[:3].transpose(1, 2, 0)),
+                ("masks_png", values),
+            ):
                 (folder / kind).mkdir(parents=True, exist_ok=True)
                 Image.fromarray(pixels).save(folder / kind / f"{number}.png")
             result[number] = values

@@ -16,7 +16,10 @@ def decode(path: Path) -> np.ndarray:
 
 
 def make_spec(
-    folder: Path, count: int = 150, settings: dict[str, Any] | None = None, decode: Callable[[Path], np.ndarray] = decode
+    folder: Path,
+    count: int = 150,
+    settings: dict[str, Any] | None = None,
+    decode: Callable[[Path], np.ndarray] = decode,
 ) -> PackSpec:
     """Samples of two arrays: what a file holds, and the upper left part of it as bytes."""
     folder.mkdir(exist_ok=True)
@@ -32,4 +35,6 @@ def make_spec(
         return {"image": values, "part": (values[:, :2, :2] >> 8).astype(np.uint8)}
 
     fields = {"image": Field((2, 3, 3), "uint16"), "part": Field((2, 2, 2), "uint8")}
-    return PackSpec("numbers", list(files), fields, settings or {"kind": "raw"}, lambda: fingerprint(files.items()), arrays)
+    return PackSpec(
+        "numbers", list(files), fields, settings or {"kind": "raw"}, lambda: fingerprint(files.items()), arrays
+    )

@@ -17,11 +17,18 @@ def batch(count=4, side=12, seed=0):
     fine = rng.integers(0, 65536, (count, 2, side, side)).astype(np.uint16)
     coarse = rng.integers(0, 65536, (count, 3, side // 2, side // 2)).astype(np.uint16)
     group = torch.arange(count) % 2
-    return {"image10": torch.from_numpy(fine), "image20": torch.from_numpy(coarse), "group": group, "label": torch.ones(count, 19)}
+    return {
+        "image10": torch.from_numpy(fine),
+        "image20": torch.from_numpy(coarse),
+        "group": group,
+        "label": torch.ones(count, 19),
+    }
 
 
 def matrix(size, aligned):
-    """Bicubic doubling of a row as a matrix [2 * size, size], float64: cubic convolution with a = -0.75, edges repeated."""
+    """Bicubic doubling of a row as a matrix [2 * size, size], float64: cubic convolution with a = -0.75, edges
+    repeated.
+    """
 
     def weight(x, a=-0.75):
         x = abs(x)
@@ -75,7 +82,10 @@ def test_normalisation_by_group_and_what_passes_through():
     before = {name: values.clone() for name, values in given.items()}
     found = BandTransform((FINE, COARSE), ALL, mean, std)(given)
     pixels = plain()(given)["image"].double()
-    middle, deviation = torch.tensor(mean)[given["group"], :, None, None], torch.tensor(std)[given["group"], :, None, None]
+    middle, deviation = (
+        torch.tensor(mean)[given["group"], :, None, None],
+        torch.tensor(std)[given["group"], :, None, None],
+    )
     assert_close(found["image"].double(), (pixels - middle) / deviation, rtol=1e-5, atol=1e-2)
     assert set(found) == {"image", "label"}
     assert all((given[name].to(torch.float64) == values.to(torch.float64)).all() for name, values in before.items())

@@ -152,7 +152,10 @@ def test_faulty_lmdb(v2, tmp_path, monkeypatch):
         "B02: is zero everywhere": save(good | {"B02": np.zeros_like(good["B02"])}),
     }
     for number, (text, value) in enumerate(values.items()):
-        with lmdb.open(str(tmp_path / f"{number}"), map_size=2**22) as environment, environment.begin(write=True) as transaction:
+        with (
+            lmdb.open(str(tmp_path / f"{number}"), map_size=2**22) as environment,
+            environment.begin(write=True) as transaction,
+        ):
             transaction.put(ids[0].encode(), value)
         with pytest.raises(DataError, match=text):
             opened(tmp_path / f"{number}", metadata=str(tmp_path / "metadata.parquet"))
@@ -172,7 +175,9 @@ def test_rows_without_a_patch(v2, tmp_path):
     ids = archive(v2, root, 16)
     gone = band_path(root / "BigEarthNet-S2", ids[3], "B02").parent
     shutil.rmtree(gone)
-    with pytest.raises(DataError, match=f"1 of 16 patches of the table are not on disk, the first is {ids[3]}.*missing: leave_out"):
+    with pytest.raises(
+        DataError, match=f"1 of 16 patches of the table are not on disk, the first is {ids[3]}.*missing: leave_out"
+    ):
         opened(root)
     federation = opened(root, missing="leave_out")
     assert sorted(federation.sample_ids) == sorted(set(ids) - {ids[3]})
@@ -185,8 +190,16 @@ def test_rows_without_a_patch(v2, tmp_path):
 
 def write_band(path: Path, pixels: np.ndarray) -> None:
     path.unlink()
-    profile = {"driver": "GTiff", "count": 1, "height": pixels.shape[0], "width": pixels.shape[1], "dtype": pixels.dtype}
-    with rasterio.open(path, "w", **profile, crs="EPSG:32633", transform=rasterio.Affine(10, 0, 0, 0, -10, 0)) as raster:
+    profile = {
+        "driver": "GTiff",
+        "count": 1,
+        "height": pixels.shape[0],
+        "width": pixels.shape[1],
+        "dtype": pixels.dtype,
+    }
+    with rasterio.open(
+        path, "w", **profile, crs="EPSG:32633", transform=rasterio.Affine(10, 0, 0, 0, -10, 0)
+    ) as raster:
         raster.write(pixels, 1)
 
 
@@ -221,7 +234,10 @@ def test_fingerprints_notice_changes(v2, tmp_path):
     path = band_path(tmp_path / "a" / "BigEarthNet-S2", name, "B11")
 
     def look() -> list[str]:
-        return [opened(tmp_path / "a", fingerprint=kind, storage="files").manifest["source_sha256"] for kind in ("files", "folders")]
+        return [
+            opened(tmp_path / "a", fingerprint=kind, storage="files").manifest["source_sha256"]
+            for kind in ("files", "folders")
+        ]
 
     before = look()
     assert look() == before
@@ -239,7 +255,9 @@ def test_statistics_against_plain_float64(bands, v1pixels):
     federation = opened(v1pixels, normalise="federated", **options)
     pixels = [
         [
-            np.stack([raw(v1pixels / "BigEarthNet-S2", federation.sample_ids[place], band) for place in client.train]).astype(np.float64)
+            np.stack(
+                [raw(v1pixels / "BigEarthNet-S2", federation.sample_ids[place], band) for place in client.train]
+            ).astype(np.float64)
             for band in bands
         ]
         for client in federation.clients
@@ -248,13 +266,19 @@ def test_statistics_against_plain_float64(bands, v1pixels):
     about = federation.manifest["normalisation"]
     np.testing.assert_allclose(about["mean"], [values.mean() for values in pooled], rtol=1e-12)
     np.testing.assert_allclose(about["std"], [values.std() for values in pooled], rtol=1e-9)
-    assert federation.setup_bytes == {"up": 3 * 8 * (1 + 2 * len(bands)), "down": 3 * 16 * len(bands)} == about["setup_bytes"]
+    assert (
+        federation.setup_bytes
+        == {"up": 3 * 8 * (1 + 2 * len(bands)), "down": 3 * 16 * len(bands)}
+        == about["setup_bytes"]
+    )
     own = opened(v1pixels, normalise="per_client", **options)
     assert own.setup_bytes == {"up": 0, "down": 0}
     image = own.transform(own.source.gather(own.clients[2].test))["image"]
     for channel, band in enumerate(bands):
         if band in BANDS_10M:
-            values = np.stack([raw(v1pixels / "BigEarthNet-S2", own.sample_ids[place], band) for place in own.clients[2].test])
+            values = np.stack(
+                [raw(v1pixels / "BigEarthNet-S2", own.sample_ids[place], band) for place in own.clients[2].test]
+            )
             mean, std = pixels[2][channel].mean(), pixels[2][channel].std()
             np.testing.assert_allclose(image[:, channel].numpy(), (values - mean) / std, rtol=1e-4, atol=1e-4)
     stated = own.manifest["normalisation"]["clients"]

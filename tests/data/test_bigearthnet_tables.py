@@ -16,7 +16,13 @@ from fedrs_lightning.data.datasets.bigearthnet_files import (
     product_of,
     v1_fault,
 )
-from fedrs_lightning.data.datasets.bigearthnet_tables import country_table, in_season, months_of, read_table, read_tables
+from fedrs_lightning.data.datasets.bigearthnet_tables import (
+    country_table,
+    in_season,
+    months_of,
+    read_table,
+    read_tables,
+)
 from fedrs_lightning.errors import ConfigError, DataError
 
 EIGHT = [  # country, train, validation, test, all, days of acquisition
@@ -36,7 +42,9 @@ def official(data_root) -> Layout:
     folder = data_root / "bigearthnet_v2" / "official_metadata"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there; it holds the complete official tables")
-    return Layout(folder, "files", folder / "metadata.parquet", folder / "metadata_for_patches_with_snow_cloud_or_shadow.parquet")
+    return Layout(
+        folder, "files", folder / "metadata.parquet", folder / "metadata_for_patches_with_snow_cloud_or_shadow.parquet"
+    )
 
 
 def test_country_table_of_the_official_table(official):
@@ -66,7 +74,9 @@ def test_rows_are_what_the_table_says(data_root):
     rows = read_table(path)
     for number, row in enumerate(parquet.read_table(path).to_pylist()):
         assert rows.patch_ids[number] == row["patch_id"]
-        assert [CLASSES[place] for place in np.flatnonzero(rows.labels[number])] == sorted(row["labels"], key=CLASSES.index)
+        assert [CLASSES[place] for place in np.flatnonzero(rows.labels[number])] == sorted(
+            row["labels"], key=CLASSES.index
+        )
         assert SPLITS[rows.split[number]] == row["split"]
         assert COUNTRIES[rows.country[number]] == row["country"]
         assert str(rows.day[number]) == patch_date(row["patch_id"]) == row["patch_id"][11:19]
@@ -77,7 +87,10 @@ def test_rows_are_what_the_table_says(data_root):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"split": "val"}, "split of patch {id} is 'val', but must be train, validation or test; it is called 'validation'"),
+        (
+            {"split": "val"},
+            "split of patch {id} is 'val', but must be train, validation or test; it is called 'validation'",
+        ),
         ({"labels": ["Pastures", "Sea"]}, "label 'Sea' of patch {id} is not one of the 19"),
         ({"labels": []}, "patch {id} has no label"),
         ({"labels": None}, "patch {id} has no label"),
@@ -113,7 +126,9 @@ def test_unusable_tables(data_root, tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"metadata\.parquet: cannot be read as a Parquet table"):
         read_table(path)
     parquet.write_table(pa.table({"patch_id": ["a"], "labels": [["b"]]}), path)
-    with pytest.raises(DataError, match="has no column split, country, contains_seasonal_snow, contains_cloud_or_shadow"):
+    with pytest.raises(
+        DataError, match="has no column split, country, contains_seasonal_snow, contains_cloud_or_shadow"
+    ):
         read_table(path)
     with pytest.raises(DataError, match=r"no such table; put metadata\.parquet from"):
         read_tables(Layout(tmp_path, "files", tmp_path / "absent", path), flagged=False)
@@ -165,7 +180,8 @@ def test_wrong_roots_say_what_to_do(data_root, tmp_path):
         tmp_path / "up": f"is one level too high; set root to {tmp_path}/up/inner",
         product: f"is one product folder; set root to {product.parent}",
         next(product.iterdir()): f"is one patch folder; set root to {product.parent}",
-        tmp_path / "zst": rf"is still packed; unpack it with: tar --zstd -xf {tmp_path}/zst/BigEarthNet-S2.tar.zst -C {tmp_path}/zst",
+        tmp_path / "zst": rf"is still packed; unpack it with: tar --zstd -xf {tmp_path}/zst/BigEarthNet-S2.tar.zst -C "
+        rf"{tmp_path}/zst",
         tmp_path / "zst" / "BigEarthNet-S2.tar.zst": "is still packed",
         tmp_path / "gz": r"unpack it with: cat .*/gz/BigEarthNet-S2.tar.gz\* \| tar -xz -C",
     }.items():
@@ -182,6 +198,8 @@ def test_version_one_is_refused_by_name(data_root, tmp_path):
     (tmp_path / "renamed").mkdir()
     label = next(patch.glob("*.json"))
     (tmp_path / "renamed" / label.name).symlink_to(label)
-    assert f"{label.name}: this is BigEarthNet v1.0 (a JSON file of labels beside the bands)" in v1_fault(tmp_path / "renamed")
+    assert f"{label.name}: this is BigEarthNet v1.0 (a JSON file of labels beside the bands)" in v1_fault(
+        tmp_path / "renamed"
+    )
     assert v1_fault(data_root / "bigearthnet_v2" / "BigEarthNet-S2") is None
     assert v1_fault(Path(tmp_path / "absent")) is None

@@ -106,7 +106,11 @@ def test_geotiffs(tmp_path):
 
     write_sample(tmp_path / "ms", EuroSATSample(tiles=2, layout="EuroSAT_MS", defects=("wrong-size", "truncated")))
     for deep in (False, True):
-        messages = [finding.message for finding in check_eurosat(str(tmp_path / "ms"), "all", deep).findings if finding.severity == "error"]
+        messages = [
+            finding.message
+            for finding in check_eurosat(str(tmp_path / "ms"), "all", deep).findings
+            if finding.severity == "error"
+        ]
         assert len(messages) == 2
         assert re.search(r"Highway_2\.tif: has 13 bands of uint16, 48 x 48 pixels", messages[0])
         assert re.search(r"PermanentCrop_2\.tif: (is truncated|cannot be read)", messages[1])

@@ -1,4 +1,6 @@
-"""Every fault of a BigEarthNet archive: the check finds it, by file name, and the reader says the same of what it meets."""
+"""Every fault of a BigEarthNet archive: the check finds it, by file name, and the reader says the same of what it
+meets.
+"""
 
 import builtins
 import json
@@ -91,7 +93,9 @@ def test_faults_are_found_by_decoding(damaged, name):
 @pytest.mark.parametrize("deep", [False, True])
 def test_equal_content_is_found(damaged, deep):
     (same,) = messages(check_bigearthnet(str(damaged("duplicate")), deep=deep))
-    assert re.search(f"{defects.PLACES['duplicate'].id}: the same content as .*_00_00; .*training and test data overlap", same)
+    assert re.search(
+        f"{defects.PLACES['duplicate'].id}: the same content as .*_00_00; .*training and test data overlap", same
+    )
 
 
 def test_patches_that_only_begin_alike_are_not_the_same(damaged):
@@ -131,11 +135,15 @@ def test_a_country_without_training_patches_is_no_client(damaged, capsys):
 
     root = damaged()
     rows = parquet.read_table(root / layout.METADATA).to_pylist()
-    write_table(root / layout.METADATA, [row | ({"split": "test"} if row["country"] == "Serbia" else {}) for row in rows])
+    write_table(
+        root / layout.METADATA, [row | ({"split": "test"} if row["country"] == "Serbia" else {}) for row in rows]
+    )
     report = check_bigearthnet(str(root))
     assert not report.failed
     (message,) = messages(report, "warning")
-    assert message.startswith("country Serbia has no training patches (season: all), so that a run refuses it as a client")
+    assert message.startswith(
+        "country Serbia has no training patches (season: all), so that a run refuses it as a client"
+    )
     assert main(["data", "check", "bigearthnet", "--root", str(root), "--countries", "Serbia,Finland"]) == 2
     assert capsys.readouterr().err == f"error: {message}\n"
     assert not check_bigearthnet(str(root), countries=["Finland"]).findings[1:]
@@ -151,7 +159,9 @@ def test_a_patch_in_two_countries(damaged):
     write_table(root / layout.METADATA, [*rows, rows[0] | {"country": "Belgium"}])
     (message,) = messages(check_bigearthnet(str(root)))
     assert re.search(
-        f"patch {rows[0]['patch_id']} is in {rows[0]['country']} and in Belgium; a patch may be in one split and one country", message
+        f"patch {rows[0]['patch_id']} is in {rows[0]['country']} and in Belgium; a patch may be in one split and one "
+        "country",
+        message,
     )
 
 
@@ -159,7 +169,10 @@ def test_flagged_patches_need_their_table(damaged, capsys):
     root = str(damaged("no-flagged-table"))
     assert main(["data", "check", "bigearthnet", "--root", root]) == 0
     assert main(["data", "check", "bigearthnet", "--root", root, "--flagged"]) == 2
-    assert "flagged patches (snow, cloud, shadow) are wanted, but the table that lists them is missing" in capsys.readouterr().err
+    assert (
+        "flagged patches (snow, cloud, shadow) are wanted, but the table that lists them is missing"
+        in capsys.readouterr().err
+    )
 
 
 def test_an_offset_is_a_warning(damaged):
@@ -204,10 +217,18 @@ def test_files_and_folders_without_permission(damaged, monkeypatch):
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_sound_archive_gets_one_note_and_a_table(small, tmp_path, capsys, deep):
     report = tmp_path / "report.json"
-    assert main(["data", "check", "bigearthnet", "--root", str(small), "--json", str(report), *(["--deep"] if deep else [])]) == 0
+    assert (
+        main(
+            ["data", "check", "bigearthnet", "--root", str(small), "--json", str(report), *(["--deep"] if deep else [])]
+        )
+        == 0
+    )
     out, err = capsys.readouterr()
     assert err == ""
-    assert f"252 files checked ({'decoded' if deep else 'headers read; --deep looks at every pixel'}): 0 errors, 0 warnings" in out
+    assert (
+        f"252 files checked ({'decoded' if deep else 'headers read; --deep looks at every pixel'}): 0 errors, 0 "
+        "warnings" in out
+    )
     read = json.loads(report.read_text())
     assert [finding["severity"] for finding in read["findings"]] == ["note"]
     assert read["synthetic"]
@@ -269,7 +290,10 @@ def test_without_pyarrow(small, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", guarded)
-    assert "needs the package pyarrow, which is not installed; run: pip install pyarrow" in messages(check_bigearthnet(str(small)))[0]
+    assert (
+        "needs the package pyarrow, which is not installed; run: pip install pyarrow"
+        in messages(check_bigearthnet(str(small)))[0]
+    )
 
 
 def test_a_missing_root_and_a_missing_table(small, damaged):
@@ -293,11 +317,16 @@ def test_real_patches_are_sound(data_root):
 
 def test_plain_water_may_be_equal(damaged):
     root = damaged()
-    images, (first, second) = root / "BigEarthNet-S2", (defects.PLACES[name].id for name in ("missing-band", "wrong-size"))
+    images, (first, second) = (
+        root / "BigEarthNet-S2",
+        (defects.PLACES[name].id for name in ("missing-band", "wrong-size")),
+    )
     for patch in (first, second):
         for band in layout.ALL_BANDS:
             path = layout.band_path(images, patch, band)
-            path.write_bytes(path.read_bytes()[: -2 * layout.SIDE[band] ** 2] + np.full(layout.SIDE[band] ** 2, 7, "<u2").tobytes())
+            path.write_bytes(
+                path.read_bytes()[: -2 * layout.SIDE[band] ** 2] + np.full(layout.SIDE[band] ** 2, 7, "<u2").tobytes()
+            )
     for deep in (False, True):
         report = check_bigearthnet(str(root), deep=deep)
         assert not report.failed
@@ -331,7 +360,9 @@ def test_other_forms_of_tiff_are_left_to_gdal(damaged, form):
     path = layout.band_path(root / "BigEarthNet-S2", defects.PLACES["missing-band"].id, "B02")
     with rasterio.open(path) as raster:
         pixels, profile = raster.read(), dict(raster.profile)
-    profile = {name: profile[name] for name in ("driver", "dtype", "count", "width", "height", "crs", "transform", "nodata")}
+    profile = {
+        name: profile[name] for name in ("driver", "dtype", "count", "width", "height", "crs", "transform", "nodata")
+    }
     more = {
         "deflate": {"compress": "deflate"},
         "big-endian": {"ENDIANNESS": "BIG"},

@@ -9,7 +9,17 @@ import pytest
 from PIL import Image
 
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data import IID, Domain, Domains, EuroSAT, FolderClassification, FolderDomains, FolderSegmentation, LoveDA, Potsdam
+from fedrs_lightning.data import (
+    IID,
+    Domain,
+    Domains,
+    EuroSAT,
+    FolderClassification,
+    FolderDomains,
+    FolderSegmentation,
+    LoveDA,
+    Potsdam,
+)
 from fedrs_lightning.data.check_dataset import check_dataset
 from fedrs_lightning.data.federated import FederatedDataset
 from fedrs_lightning.errors import ConfigError, DataError
@@ -33,7 +43,9 @@ def rasters(tmp_path, layouts):
         for tile, part in enumerate(("train", "train", "test")):
             rng = np.random.default_rng([number, tile])
             ids = layouts.ids(rng, 96, 80, 3) + 1
-            layouts.tiff(tmp_path / name / part / "images" / f"t{tile}.tif", rng.integers(1, 200, (4, 96, 80), dtype=np.uint8))
+            layouts.tiff(
+                tmp_path / name / part / "images" / f"t{tile}.tif", rng.integers(1, 200, (4, 96, 80), dtype=np.uint8)
+            )
             layouts.tiff(tmp_path / name / part / "labels" / f"t{tile}.tif", ids[None].astype(np.uint8))
     return tmp_path
 
@@ -149,7 +161,9 @@ def test_own_images(archive_of_images, deep):
     Image.fromarray(np.zeros((20, 16, 3), np.uint8)).save(root / "water" / "3.png")
     content = (root / "water" / "1.png").read_bytes()
     (root / "water" / "1.png").write_bytes(content[: len(content) // 2] if deep else b"nothing")
-    cut, size, same = sorted(errors(check_dataset(dataset, deep)), key=lambda text: ("/1.png:" not in text, "/3.png:" not in text))
+    cut, size, same = sorted(
+        errors(check_dataset(dataset, deep)), key=lambda text: ("/1.png:" not in text, "/3.png:" not in text)
+    )
     assert re.search(r"water/1\.png: ", cut)
     assert re.search(r"water/3\.png: is 16 x 20 pixels, the first image is 16 x 16", size)
     assert re.search(r"field/2\.png: the same content as .*field/0\.png; remove all but one", same)
@@ -169,7 +183,9 @@ def test_own_images_that_no_run_can_deal(archive_of_images):
     table.write_text("\n".join(["path,label,split,client", *lines]) + "\n", encoding="utf-8")
     (message,) = errors(check_dataset(FolderClassification(str(root), ["field", "water"], 3, table=str(table))))
     assert "client 1 (b) has 0 training images, fewer than min_samples=1" in message
-    dataset = FolderClassification(str(root), ["field", "water"], 3, table=str(table), cache_dir=str(archive_of_images / "cache"))
+    dataset = FolderClassification(
+        str(root), ["field", "water"], 3, table=str(table), cache_dir=str(archive_of_images / "cache")
+    )
     dataset.prepare()
     with pytest.raises(DataError) as refused:
         dataset.federation(0)
@@ -192,7 +208,9 @@ def test_a_tile_in_two_lists_or_of_two_clients(sample, tmp_path, capsys):
     assert re.search(r"tile Forest_4 is also in eurosat-train\.txt; a tile may be in one list only, and once", err)
     rows = (sample / "attributes.csv").read_text().splitlines()
     (tmp_path / "attributes.csv").write_text("\n".join([*rows, rows[1].replace(",0", ",1")]) + "\n", encoding="utf-8")
-    code, _, err = run(capsys, "eurosat", "--root", sample, "--by", "domain", "--attributes", tmp_path / "attributes.csv")
+    code, _, err = run(
+        capsys, "eurosat", "--root", sample, "--by", "domain", "--attributes", tmp_path / "attributes.csv"
+    )
     assert code == 2
     assert "two rows for AnnualCrop_1" in err
     dataset = EuroSAT(str(sample), IID(2), split=str(tmp_path))
@@ -209,11 +227,14 @@ def test_data_sets_without_a_check_and_wrong_options(tmp_path, capsys):
         def federation(self, seed):
             raise AssertionError
 
-    with pytest.raises(ConfigError, match=r"Own has no check of its own; fedrs data pack --config FILE decodes every sample"):
+    with pytest.raises(
+        ConfigError, match=r"Own has no check of its own; fedrs data pack --config FILE decodes every sample"
+    ):
         check_dataset(Own())
     config = tmp_path / "eurosat.yaml"
     config.write_text(
-        "class_path: EuroSAT\ninit_args: {root: x, partition: {class_path: IID, init_args: {num_clients: 2}}}\n", encoding="utf-8"
+        "class_path: EuroSAT\ninit_args: {root: x, partition: {class_path: IID, init_args: {num_clients: 2}}}\n",
+        encoding="utf-8",
     )
     for argv, message in (
         (["--config", config, "--root", "y"], "--root is said by the config"),

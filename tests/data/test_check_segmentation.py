@@ -32,24 +32,52 @@ FAULTS = {
         "error",
         r"2_11_RGB\.tif: image of tile 2_11 has no label; unpack the ground truth, or add '2_11'",
     ),
-    ("potsdam", "missing-image"): (BOTH, "error", r"2_11_label\.tif: label of tile 2_11 has no image; unpack the images"),
+    ("potsdam", "missing-image"): (
+        BOTH,
+        "error",
+        r"2_11_label\.tif: label of tile 2_11 has no image; unpack the images",
+    ),
     ("potsdam", "wrong-size"): (
         BOTH,
         "error",
         r"2_11_label_noBoundary\.tif: is 112 x 120, but top_potsdam_2_11_RGB\.tif .* is 128 x 128; rep",
     ),
-    ("potsdam", "interchanged"): (BOTH, "error", r"2_11_RGB\.tif: holds a label and .*noBoundary\.tif holds a photo; .* swap them"),
-    ("potsdam", "truncated"): (BOTH, "error", r"2_11_RGB\.tif: (is truncated|cannot be decoded at row 0.* truncated).*from the archive"),
-    ("potsdam", "duplicate"): (BOTH, "error", r"RGB\.tif: the same content as .*RGB\.tif in training and test data; replace it"),
+    ("potsdam", "interchanged"): (
+        BOTH,
+        "error",
+        r"2_11_RGB\.tif: holds a label and .*noBoundary\.tif holds a photo; .* swap them",
+    ),
+    ("potsdam", "truncated"): (
+        BOTH,
+        "error",
+        r"2_11_RGB\.tif: (is truncated|cannot be decoded at row 0.* truncated).*from the archive",
+    ),
+    ("potsdam", "duplicate"): (
+        BOTH,
+        "error",
+        r"RGB\.tif: the same content as .*RGB\.tif in training and test data; replace it",
+    ),
     ("potsdam", "duplicate-id"): (
         BOTH,
         "error",
         r"copy/top_potsdam_2_11_RGB\.tif: the RGB image of tile 2_11 is there twice, .*remove one",
     ),
-    ("potsdam", "unknown-tile"): (BOTH, "error", r"9_11_RGB\.tif \(and 4 more files of it\): is none of the 38 Potsdam tiles; rename it"),
+    ("potsdam", "unknown-tile"): (
+        BOTH,
+        "error",
+        r"9_11_RGB\.tif \(and 4 more files of it\): is none of the 38 Potsdam tiles; rename it",
+    ),
     ("potsdam", "alpha"): (BOTH, "warning", r"2_11_RGB\.tif: has 4 bands; the first 3 are used"),
-    ("potsdam", "sixteen-bit"): (BOTH, "error", r"2_11_RGB\.tif: holds uint16 pixels, a re-export; .* replace it from the archive"),
-    ("potsdam", "stray-colour"): (BOTH, "note", r"2_11_label\.tif: \d+ pixels have stray colours within 8 .*\(252, 255, 0\); read as"),
+    ("potsdam", "sixteen-bit"): (
+        BOTH,
+        "error",
+        r"2_11_RGB\.tif: holds uint16 pixels, a re-export; .* replace it from the archive",
+    ),
+    ("potsdam", "stray-colour"): (
+        BOTH,
+        "note",
+        r"2_11_label\.tif: \d+ pixels have stray colours within 8 .*\(252, 255, 0\); read as",
+    ),
     ("potsdam", "unknown-colour"): (
         BOTH,
         "error",
@@ -65,7 +93,11 @@ FAULTS = {
         "error",
         r"IRRG\.tif \(and 2 more tiles\): its channels are IR, G, B and not IR, R, G; set irrg_from",
     ),
-    ("potsdam", "blended-label"): (BOTH, "error", r"4_12_label\.tif: .* blended over the photo; put the one of 5_Labels_for_participants"),
+    ("potsdam", "blended-label"): (
+        BOTH,
+        "error",
+        r"4_12_label\.tif: .* blended over the photo; put the one of 5_Labels_for_participants",
+    ),
     ("potsdam", "zipped"): (BOTH, "error", r"2_Ortho_RGB\.zip: is still zipped; unpack it"),
     ("potsdam", "empty"): (BOTH, "error", r"expected 2_Ortho_RGB/top_potsdam_2_10_RGB\.tif .* found: "),
     ("potsdam", "colour-annotation"): (
@@ -85,15 +117,31 @@ FAULTS = {
         "error",
         r"COMPLETE/top_mosaic_09cm_area3\.tif: label of tile 3 has no image; unpack the images",
     ),
-    ("vaihingen", "wrong-size"): (BOTH, "error", ERODED + r": is \d+ x \d+, but top_mosaic_09cm_area3\.tif of the same tile is"),
-    ("vaihingen", "interchanged"): (BOTH, "error", r"top/top_mosaic_09cm_area3\.tif: holds a label and .*" + ERODED + r" holds a photo"),
+    ("vaihingen", "wrong-size"): (
+        BOTH,
+        "error",
+        ERODED + r": is \d+ x \d+, but top_mosaic_09cm_area3\.tif of the same tile is",
+    ),
+    ("vaihingen", "interchanged"): (
+        BOTH,
+        "error",
+        r"top/top_mosaic_09cm_area3\.tif: holds a label and .*" + ERODED + r" holds a photo",
+    ),
     ("vaihingen", "truncated"): (
         BOTH,
         "error",
         r"top/top_mosaic_09cm_area3\.tif: cannot be read as a GeoTIFF .*; replace it from the archive",
     ),
-    ("vaihingen", "duplicate"): (BOTH, "error", r"area\d\.tif: the same content as .*area\d\.tif in training and test data"),
-    ("vaihingen", "duplicate-id"): (BOTH, "error", r"copy/top_mosaic_09cm_area3\.tif: the image or full label of area 3 is there twice"),
+    ("vaihingen", "duplicate"): (
+        BOTH,
+        "error",
+        r"area\d\.tif: the same content as .*area\d\.tif in training and test data",
+    ),
+    ("vaihingen", "duplicate-id"): (
+        BOTH,
+        "error",
+        r"copy/top_mosaic_09cm_area3\.tif: the image or full label of area 3 is there twice",
+    ),
     ("vaihingen", "unknown-tile"): (
         BOTH,
         "error",
@@ -103,7 +151,11 @@ FAULTS = {
     ("vaihingen", "sixteen-bit"): (BOTH, "error", r"area3\.tif: holds uint16 pixels, a re-export"),
     ("vaihingen", "stray-colour"): (BOTH, "note", ERODED + r": \d+ pixels have stray colours within 8"),
     ("vaihingen", "unknown-colour"): (BOTH, "error", ERODED + r": \d+ of \d+ pixels have colours outside the palette"),
-    ("vaihingen", "index-label"): (BOTH, "error", ERODED + r": has 1 band, so it holds class numbers where colours are expected"),
+    ("vaihingen", "index-label"): (
+        BOTH,
+        "error",
+        ERODED + r": has 1 band, so it holds class numbers where colours are expected",
+    ),
     ("vaihingen", "area9-label"): (
         BOTH,
         "note",
@@ -113,15 +165,31 @@ FAULTS = {
     ("vaihingen", "empty"): (BOTH, "error", r"expected top/top_mosaic_09cm_area1\.tif .* found: "),
     ("vaihingen", "colour-annotation"): (BOTH, "error", r"ann_dir/train/area3.*png: has 3 bands, so it holds colours"),
     ("vaihingen", "junk-files"): (BOTH, "none", ""),
-    ("loveda", "missing-label"): (BOTH, "error", r"images_png/1367\.png: has no mask of the same id; unpack the archive again"),
-    ("loveda", "missing-image"): (BOTH, "error", r"masks_png/1367\.png: has no image of the same id; unpack the archive again"),
-    ("loveda", "wrong-size"): (BOTH, "error", r"masks_png/1367\.png: is 112 x 120, but 1367\.png of the same tile is 128 x 128; replace"),
+    ("loveda", "missing-label"): (
+        BOTH,
+        "error",
+        r"images_png/1367\.png: has no mask of the same id; unpack the archive again",
+    ),
+    ("loveda", "missing-image"): (
+        BOTH,
+        "error",
+        r"masks_png/1367\.png: has no image of the same id; unpack the archive again",
+    ),
+    ("loveda", "wrong-size"): (
+        BOTH,
+        "error",
+        r"masks_png/1367\.png: is 112 x 120, but 1367\.png of the same tile is 128 x 128; replace",
+    ),
     ("loveda", "interchanged"): (
         BOTH,
         "error",
         r"images_png/1367\.png: holds a label and .*masks_png/1367\.png holds a photo; .*swap them",
     ),
-    ("loveda", "truncated"): (BOTH, "error", r"images_png/1367\.png: (is truncated|cannot be decoded \(image file is truncated)"),
+    ("loveda", "truncated"): (
+        BOTH,
+        "error",
+        r"images_png/1367\.png: (is truncated|cannot be decoded \(image file is truncated)",
+    ),
     ("loveda", "duplicate"): (BOTH, "error", r"3514\.png: the same content as .*1366\.png in training and test data"),
     ("loveda", "duplicate-id"): (
         BOTH,
@@ -135,14 +203,22 @@ FAULTS = {
         "error",
         r"masks_png/1367\.png: \d+ of \d+ pixels have values outside 0 to 7, such as 9; .*from the archive",
     ),
-    ("loveda", "shifted-masks"): ("deep", "warning", r"masks_png/0\.png: .* 7 masks hold 0 to 6 and never 7; .* set mask_values: shifted"),
+    ("loveda", "shifted-masks"): (
+        "deep",
+        "warning",
+        r"masks_png/0\.png: .* 7 masks hold 0 to 6 and never 7; .* set mask_values: shifted",
+    ),
     ("loveda", "palette-mask"): (BOTH, "warning", r"masks_png/1367\.png: is a palette PNG; its index array is read"),
     ("loveda", "rgb-mask"): (
         BOTH,
         "error",
         r"masks_png/1367\.png: has 3 bands, so it holds colours where class numbers 0 to 7 are expected",
     ),
-    ("loveda", "outside-range"): (BOTH, "warning", r"images_png/907\.png: its id is outside the official range of its folder"),
+    ("loveda", "outside-range"): (
+        BOTH,
+        "warning",
+        r"images_png/907\.png: its id is outside the official range of its folder",
+    ),
     ("loveda", "zipped"): (BOTH, "error", r"Train\.zip: is still zipped; unpack it"),
     ("loveda", "empty"): (BOTH, "error", r"expected Train/Urban/images_png and masks_png, .* found: "),
     ("loveda", "junk-files"): (BOTH, "none", ""),
@@ -157,7 +233,9 @@ def aerial(tmp_path_factory):
     def sample(dataset, layout="official"):
         if (dataset, layout) not in made:
             made[dataset, layout] = tmp_path_factory.mktemp("aerial") / dataset
-            write_sample(made[dataset, layout], AerialSample(dataset, side=128, gsd_factor=4, layout=layout, spatial_shift=0.5))
+            write_sample(
+                made[dataset, layout], AerialSample(dataset, side=128, gsd_factor=4, layout=layout, spatial_shift=0.5)
+            )
         return made[dataset, layout]
 
     return sample
@@ -187,7 +265,11 @@ def test_faults_are_found(aerial, tmp_path, capsys, dataset, name, deep):
     assert json.loads((root / "SYNTHETIC.json").read_text())["synthetic"]
     code = main(["data", "check", dataset, "--root", str(root), *(["--deep"] if deep else [])])
     out, err = capsys.readouterr()
-    lines = [line for line in (*out.splitlines(), *err.splitlines()) if re.match("error|warning|note", line) and not harmless(line)]
+    lines = [
+        line
+        for line in (*out.splitlines(), *err.splitlines())
+        if re.match("error|warning|note", line) and not harmless(line)
+    ]
     if severity == "none" or ("deep" if deep else "header") not in modes:
         assert (code, lines) == (0, [])
         return
@@ -195,7 +277,9 @@ def test_faults_are_found(aerial, tmp_path, capsys, dataset, name, deep):
     assert code == (2 if severity == "error" else 0)
     errors = [line for line in lines if line.startswith("error")]
     # Half of the files of the unknown LoveDA tile is a mask, which is listed as well.
-    assert len(errors) == (0 if severity != "error" else 2 if (dataset, name) == ("loveda", "unknown-tile") else 1), lines
+    assert len(errors) == (0 if severity != "error" else 2 if (dataset, name) == ("loveda", "unknown-tile") else 1), (
+        lines
+    )
     assert all(str(root) in line for line in lines)
 
 
@@ -206,7 +290,9 @@ def test_a_file_without_permission(aerial, tmp_path, dataset, monkeypatch):
     (closed,) = [path for path in root.rglob("*.*") if path.is_file() and path.stat().st_mode & 0o777 == 0]
     true_access = rasters.os.access
     monkeypatch.setattr(rasters.os, "access", lambda path, mode: Path(path) != closed and true_access(path, mode))
-    errors = [finding.message for finding in check_segmentation(dataset, str(root)).findings if finding.severity == "error"]
+    errors = [
+        finding.message for finding in check_segmentation(dataset, str(root)).findings if finding.severity == "error"
+    ]
     assert errors == [f"{closed}: no permission to read it; run chmod u+r on it"]
 
 
@@ -241,9 +327,13 @@ def test_colours_near_the_limit(aerial, tmp_path):
     pixels = np.asarray(Image.open(path)).copy()
     pixels[60:62, :80] = (100, 100, 100)  # 160 of 16384 pixels: just below 1 %
     path.write_bytes(encode_tiff(pixels))
-    (finding,) = [finding for finding in check_segmentation("potsdam", str(root), True).findings if not harmless(finding.message)]
+    (finding,) = [
+        finding for finding in check_segmentation("potsdam", str(root), True).findings if not harmless(finding.message)
+    ]
     assert finding.severity == "warning"
-    assert re.search(r"2_10_label\.tif: 160 of 16384 pixels have colours outside the palette, .*; they are ignored", finding.message)
+    assert re.search(
+        r"2_10_label\.tif: 160 of 16384 pixels have colours outside the palette, .*; they are ignored", finding.message
+    )
     pixels[62, :10] = (100, 100, 100)
     path.write_bytes(encode_tiff(pixels))
     report = check_segmentation("potsdam", str(root), True)

@@ -27,7 +27,10 @@ def test_synth_and_check_a_bigearthnet_archive(tmp_path, capsys, monkeypatch):
     assert main(["data", "check", "bigearthnet", "--root", str(tmp_path / "b")]) == 2
     assert "_B05.tif: no such file" in capsys.readouterr().err
     assert main(["data", "check", "bigearthnet", "--root", str(tmp_path / "b"), "--json", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"fedrs data: {tmp_path}: cannot be written (Is a directory); name another place with --json\n"
+    assert (
+        capsys.readouterr().err
+        == f"fedrs data: {tmp_path}: cannot be written (Is a directory); name another place with --json\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,11 +43,20 @@ def test_synth_and_check_a_bigearthnet_archive(tmp_path, capsys, monkeypatch):
         ),
         (["synth", "eurosat"], "required: --out"),
         (["synth", "eurosat", "--out", "x", "--sise", "tiny"], "unknown option '--sise'; did you mean '--size'?"),
-        (["synth", "eurosat", "--out", "x", "--size", "tinny"], "'tinny' is not one of tiny, small, medium; did you mean 'tiny'?"),
+        (
+            ["synth", "eurosat", "--out", "x", "--size", "tinny"],
+            "'tinny' is not one of tiny, small, medium; did you mean 'tiny'?",
+        ),
         (["synth", "eurosat", "--out", "x", "--seed", "one"], "argument --seed: invalid int value: 'one'"),
-        (["synth", "bigearthnet", "--out", "x", "--domains", "3"], "--domains is not for bigearthnet, whose domains are its countries"),
+        (
+            ["synth", "bigearthnet", "--out", "x", "--domains", "3"],
+            "--domains is not for bigearthnet, whose domains are its countries",
+        ),
         (["synth", "bigearthnet", "--out", "x", "--layout", "official"], "--layout is not for bigearthnet"),
-        (["synth", "bigearthnet", "--out", "x", "--with-defect", "orphans"], "unknown defect 'orphans'; did you mean 'orphan'?"),
+        (
+            ["synth", "bigearthnet", "--out", "x", "--with-defect", "orphans"],
+            "unknown defect 'orphans'; did you mean 'orphan'?",
+        ),
         (["synth", "eurosat", "--out", "x", "--with-defect", "gray"], "unknown defect 'gray'; did you mean 'grey'?"),
         (["check", "eurosat", "--root", "x", "--depp"], "unknown option '--depp'; did you mean '--deep'?"),
     ],

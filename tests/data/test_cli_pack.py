@@ -47,7 +47,9 @@ def test_packs_once_and_looks_again(root, cache, capsys):
     assert out.startswith(f"packed: {made}: 50 samples, 614.4 kB, in ")
     assert " samples/s, " in out
     assert out.endswith(" MB/s\n")
-    code, out, _ = run(capsys, "--config", "experiments/quickstart.yaml", *options)  # the same data in a whole experiment
+    code, out, _ = run(
+        capsys, "--config", "experiments/quickstart.yaml", *options
+    )  # the same data in a whole experiment
     assert (code, out) == (0, f"there already: {made}: 50 samples, 614.4 kB\n")
     code, out, _ = run(capsys, "--config", EUROSAT, *options, "--verify")
     assert (code, out) == (0, f"whole: {made}: 50 samples, 614.4 kB\n")
@@ -81,7 +83,11 @@ def test_data_that_are_read_from_their_files_need_none(capsys, tmp_path, monkeyp
     (tmp_path / "plain_data.py").write_text(PLAIN)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "plain.yaml").write_text("class_path: plain_data.Plain\n")
-    assert run(capsys, "--config", str(tmp_path / "plain.yaml")) == (0, "nothing to pack: this data set is read from its files\n", "")
+    assert run(capsys, "--config", str(tmp_path / "plain.yaml")) == (
+        0,
+        "nothing to pack: this data set is read from its files\n",
+        "",
+    )
 
 
 @pytest.mark.parametrize(

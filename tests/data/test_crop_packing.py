@@ -46,7 +46,9 @@ def test_training_crops_hold_the_tile_and_padding(root, cache, gsd):
         assert (pack.masks[crop, :, width:] == 255).all()
         assert np.array_equal(pack.moments[crop], [part.astype(int).sum((1, 2)), (part.astype(int) ** 2).sum((1, 2))])
         assert pack.pixels[crop] == height * width
-        assert np.array_equal(pack.counts[crop], np.bincount(pack.masks[crop].ravel(), minlength=256)[[0, 1, 2, 3, 4, 255]])
+        assert np.array_equal(
+            pack.counts[crop], np.bincount(pack.masks[crop].ravel(), minlength=256)[[0, 1, 2, 3, 4, 255]]
+        )
 
 
 @pytest.mark.parametrize("overlap", [0, 12])
@@ -65,7 +67,9 @@ def test_test_crops_hold_every_labelled_pixel_once(root, cache, overlap):
 def test_packs_are_kept_and_made_again_when_something_changes(root, cache):
     first = pack_crops(spec_of(root), cache)
     assert pack_crops(spec_of(root), cache) == first
-    others = {crops_folder(spec, cache) for spec in (spec_of(root, size=16), spec_of(root, "test"), spec_of(root, overlap=4))}
+    others = {
+        crops_folder(spec, cache) for spec in (spec_of(root, size=16), spec_of(root, "test"), spec_of(root, overlap=4))
+    }
     assert len(others | {first}) == 4
     assert CropPack(pack_crops(spec_of(root), cache / "again")).digest == CropPack(first).digest
     path = root / "top/top_mosaic_09cm_area1.tif"
@@ -119,7 +123,9 @@ def test_a_source_gathers_from_several_packs(root, cache):
     batch = source.gather(mixed)
     assert batch["domain"].tolist() == [1, 0, 1, 0]
     assert np.array_equal(batch["image"], np.stack([test.images[1], train.images[2], test.images[0], train.images[0]]))
-    assert np.array_equal(batch["mask"], np.stack([table[test.masks[1]], train.masks[2], table[test.masks[0]], train.masks[0]]))
+    assert np.array_equal(
+        batch["mask"], np.stack([table[test.masks[1]], train.masks[2], table[test.masks[0]], train.masks[0]])
+    )
     alone = source.gather(mixed[:1])
     assert np.array_equal(alone["mask"][0], batch["mask"][0])
     assert np.array_equal(alone["image"][0], batch["image"][0])

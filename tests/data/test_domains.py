@@ -62,7 +62,11 @@ def test_equal_clients_and_the_surplus(data):
     assert [client.domain for client in federation.clients] == ["potsdam_rgb"] * 2 + ["vaihingen_irrg"] * 2
     for number, about in enumerate(federation.manifest["domains"]):
         assert about["surplus"]["num_samples"] == len(packs[2 * number]) - 2 * size
-        trained = {federation.sample_ids[index] for client in federation.clients[2 * number : 2 * number + 2] for index in client.train}
+        trained = {
+            federation.sample_ids[index]
+            for client in federation.clients[2 * number : 2 * number + 2]
+            for index in client.train
+        }
         assert trained.isdisjoint(about["surplus"]["ids"])
         assert len(trained | set(about["surplus"]["ids"])) == len(packs[2 * number])
     assert (federation.protocols, federation.headline) == (("global", "personal_own"), "personal_own")
@@ -106,7 +110,12 @@ def test_shared_and_disjoint_ground(data):
     assert tiles[0] | tiles[1] == set(TRAIN)
     assert [len(own) for own in tiles] == [2, 2]
     seen = [
-        {apart.sample_ids[index].split("/")[2] for client in apart.clients if client.domain == name for index in client.train}
+        {
+            apart.sample_ids[index].split("/")[2]
+            for client in apart.clients
+            if client.domain == name
+            for index in client.train
+        }
         for name in ("potsdam_rgb", "potsdam_irrg")
     ]
     assert seen[0] <= tiles[0]
@@ -116,11 +125,17 @@ def test_shared_and_disjoint_ground(data):
     assert [set(about["tiles_train"]) for about in shared.manifest["domains"]] == [set(TRAIN)] * 2
     assert len(shared.clients[0].train) == 2 * len(apart.clients[0].train)
     assert (apart.manifest["deal"]["ground"], shared.manifest["deal"]["ground"]) == ("disjoint", "shared")
-    three = [potsdam(1), potsdam(1, "irrg"), Domain("third", Potsdam("Potsdam", skip_tiles=["2_11", "2_12", "3_10"]), 1)]
+    three = [
+        potsdam(1),
+        potsdam(1, "irrg"),
+        Domain("third", Potsdam("Potsdam", skip_tiles=["2_11", "2_12", "3_10"]), 1),
+    ]
     _, federation = made(data, three)
     assert "2_10" in federation.manifest["domains"][2]["tiles_train"]
     lonely = [Domain(str(number), Potsdam("Potsdam", skip_tiles=["2_11", "2_12", "3_10"]), 1) for number in range(2)]
-    with pytest.raises(ConfigError, match="ground: disjoint needs a tile for each of 2 domains of one terrain, got 1; set shared"):
+    with pytest.raises(
+        ConfigError, match="ground: disjoint needs a tile for each of 2 domains of one terrain, got 1; set shared"
+    ):
         made(data, lonely)
 
 
@@ -153,7 +168,9 @@ def test_unequal_clients(data):
 
 
 def test_union_of_label_spaces_says_which_classes_a_sample_can_have(data):
-    dataset, federation = made(data, [Domain("loveda", LoveDA("LoveDA", "both"), 1), potsdam(1, "irrg")], label_space="union")
+    dataset, federation = made(
+        data, [Domain("loveda", LoveDA("LoveDA", "both"), 1), potsdam(1, "irrg")], label_space="union"
+    )
     assert dataset.class_names[:3] == ("background", "building", "road")
     assert dataset.num_classes == 11
     loader = ClientLoader(federation, 64, 0, 0, "cpu")
@@ -171,12 +188,16 @@ def test_union_of_label_spaces_says_which_classes_a_sample_can_have(data):
         assert set(batch["mask"].unique().tolist()) == known
     mixed = next(loader.ordered(federation.test[[0, -1]], 2))[1]
     assert mixed["classes"].sum(1).tolist() == [7, 5]
-    assert sum(federation.manifest["test"]["class_pixels"]) == int((federation.source.gather(federation.test)["mask"] != 255).sum())
+    assert sum(federation.manifest["test"]["class_pixels"]) == int(
+        (federation.source.gather(federation.test)["mask"] != 255).sum()
+    )
 
 
 def test_a_mapping_merges_classes_and_ignores_the_rest(data):
     mapping = {"building": ["building"], "plants": ["loveda:forest", "potsdam_irrg:tree", "low vegetation"]}
-    dataset, federation = made(data, [Domain("loveda", LoveDA("LoveDA", "rural"), 1), potsdam(1, "irrg")], label_space=mapping)
+    dataset, federation = made(
+        data, [Domain("loveda", LoveDA("LoveDA", "rural"), 1), potsdam(1, "irrg")], label_space=mapping
+    )
     assert dataset.class_names == ("building", "plants")
     assert federation.manifest["label_space"]["dropped"]["potsdam_irrg"] == ["impervious surfaces", "car"]
     part = federation.source.parts[2]
@@ -206,7 +227,10 @@ def test_statistics_of_all_and_of_each_domain(data):
     for normalise in ("train", "per_domain"):
         _, federation = made(data, [potsdam(), vaihingen()], normalise=normalise)
         about = federation.manifest["normalisation"]
-        assert federation.setup_bytes == {"up": len(federation.clients) * 8 * 7, "down": len(federation.clients) * 8 * 6}
+        assert federation.setup_bytes == {
+            "up": len(federation.clients) * 8 * 7,
+            "down": len(federation.clients) * 8 * 6,
+        }
         for number, name in enumerate(("potsdam_rgb", "vaihingen_irrg")):
             values = []
             for client in federation.clients:
@@ -246,7 +270,9 @@ def test_own_rasters_as_domains(tmp_path, layouts):
     folders = [
         Domain(
             name,
-            FolderSegmentation(name, {"a": 1, "b": 2}, 4, None, "uint16", [0], test_images="test/images", test_labels="test/labels"),
+            FolderSegmentation(
+                name, {"a": 1, "b": 2}, 4, None, "uint16", [0], test_images="test/images", test_labels="test/labels"
+            ),
             num_clients=2,
         )
         for name in ("north", "south")

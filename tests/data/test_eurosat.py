@@ -91,7 +91,13 @@ def test_layout_variants_hold_the_same_samples(sample, tmp_path, place):
 
 def test_symlinks_junk_and_other_spellings_of_suffixes(copied, tmp_path):
     tiles = copied / "2750"
-    for junk in (".DS_Store", "Forest/Thumbs.db", "Forest/._Forest_1.jpg", "Forest/Forest_1.jpg.aux.xml", "desktop.ini"):
+    for junk in (
+        ".DS_Store",
+        "Forest/Thumbs.db",
+        "Forest/._Forest_1.jpg",
+        "Forest/Forest_1.jpg.aux.xml",
+        "desktop.ini",
+    ):
         (tiles / junk).write_text("junk")
     (tiles / "__MACOSX").mkdir()
     (tiles / "Forest" / "Forest_10.jpg").rename(tiles / "Forest" / "Forest_10.JPG")
@@ -146,7 +152,9 @@ def test_split_is_seeded_and_recorded(sample):
     assert first.manifest["test"]["sha256"] != other.manifest["test"]["sha256"]
     assert federate(sample, seed=1, partition=Dirichlet(4, 1.0)).manifest["test"] == other.manifest["test"]
     names = sorted(first.sample_ids[index] for index in first.test)
-    assert first.manifest["test"]["sha256"] == hashlib.sha256("".join(f"{name}\n" for name in names).encode()).hexdigest()
+    assert (
+        first.manifest["test"]["sha256"] == hashlib.sha256("".join(f"{name}\n" for name in names).encode()).hexdigest()
+    )
     dataset = EuroSAT(str(sample), IID(4), seed=1)
     dataset.prepare()
     assert dataset.federation(0).manifest == other.manifest  # the data set's own seed wins
@@ -198,7 +206,9 @@ def test_published_lists_are_used(sample, tmp_path):
 
 
 def test_clients_that_are_too_small(sample):
-    with pytest.raises(ConfigError, match=r"client 0 \(1\) has \d+ training samples, fewer than min_samples=30; lower min_samples"):
+    with pytest.raises(
+        ConfigError, match=r"client 0 \(1\) has \d+ training samples, fewer than min_samples=30; lower min_samples"
+    ):
         federate(sample, ByAttribute("number"), min_samples=30)
     with pytest.raises(ConfigError, match="300 clients but only 160 training samples"):
         federate(sample, IID(300))

@@ -59,7 +59,9 @@ def rasters(tmp_path, layouts):
     for number in range(12):
         name = f"images/{number}.tif"
         owner = ("north", "south", "west")[number % 3]
-        made[name] = np.random.default_rng(number).integers(0, 4000 + 2000 * (number % 3), (4, SIDE, SIDE)).astype(np.uint16)
+        made[name] = (
+            np.random.default_rng(number).integers(0, 4000 + 2000 * (number % 3), (4, SIDE, SIDE)).astype(np.uint16)
+        )
         layouts.tiff(root / name, made[name])
         rows.append([name, labels[number % 6], owner, ("train", "train", "test", "validation")[number // 3]])
     table(root / "table.csv", "path,labels,client,split", rows)
@@ -73,7 +75,9 @@ def opened(dataset, seed=0):
 
 def test_one_folder_a_class(folders):
     root, made = folders
-    federation = opened(FolderClassification(str(root), CLASSES, 3, IID(2), validation_fraction=0.2, stratify=True, augment=False))
+    federation = opened(
+        FolderClassification(str(root), CLASSES, 3, IID(2), validation_fraction=0.2, stratify=True, augment=False)
+    )
     assert list(federation.sample_ids) == sorted(made)
     batch = federation.source.gather(np.arange(18))
     for name, image, label in zip(federation.sample_ids, batch["image"].numpy(), batch["label"].tolist(), strict=True):
@@ -91,7 +95,9 @@ def test_one_folder_a_class(folders):
     assert federation.setup_bytes == {"up": 2 * 8 * 7, "down": 2 * 8 * 6}  # a count, and two numbers a band
     assert federation.manifest["test"]["class_counts"] == [1, 1, 1]
     again = FolderClassification(str(root), CLASSES, 3, Dirichlet(2, 10.0, min_samples=1), seed=4)
-    assert [client.train.tolist() for client in opened(again, 0).clients] == [client.train.tolist() for client in opened(again, 9).clients]
+    assert [client.train.tolist() for client in opened(again, 0).clients] == [
+        client.train.tolist() for client in opened(again, 9).clients
+    ]
 
 
 def test_clients_splits_and_several_labels_from_a_table(rasters):
@@ -115,7 +121,12 @@ def test_clients_splits_and_several_labels_from_a_table(rasters):
         assert (index in federation.test) == (split == "test")
     assert federation.headline == "personal_own"
     lists = [[part.strip() for part in row[1].split(";") if part.strip()] for row in rows]
-    content = {"path": [row[0] for row in rows], "label": lists, "client": [row[2] for row in rows], "split": [row[3] for row in rows]}
+    content = {
+        "path": [row[0] for row in rows],
+        "label": lists,
+        "client": [row[2] for row in rows],
+        "split": [row[3] for row in rows],
+    }
     order = np.random.default_rng(0).permutation(12)
     parquet.write_table(pa.table(content).take(order), root / "table.parquet")
     other = opened(FolderClassification(str(root), CLASSES, 2, table="table.parquet", **options))
@@ -131,7 +142,15 @@ def test_normalisation(rasters, normalise):
     root, made, rows = rasters
     given = {"mean": [1.0, 2.0, 3.0, 4.0], "std": [1.0, 2.0, 2.0, 4.0]} if normalise == "given" else {}
     dataset = FolderClassification(
-        str(root), CLASSES, 4, table="table.csv", multi_label=True, pixel_type="uint16", normalise=normalise, scale=0.001, **given
+        str(root),
+        CLASSES,
+        4,
+        table="table.csv",
+        multi_label=True,
+        pixel_type="uint16",
+        normalise=normalise,
+        scale=0.001,
+        **given,
     )
     federation = opened(dataset)
     everything = np.arange(12)
@@ -139,7 +158,9 @@ def test_normalisation(rasters, normalise):
     for index, name in enumerate(federation.sample_ids):
         owner = next(row[2] for row in rows if row[0] == name)
         own = np.stack([made[row[0]] for row in rows if row[2] == owner and row[3] == "train"]) * 0.001
-        mean, std = (own.mean((0, 2, 3)), own.std((0, 2, 3))) if normalise == "per_client" else map(np.array, given.values())
+        mean, std = (
+            (own.mean((0, 2, 3)), own.std((0, 2, 3))) if normalise == "per_client" else map(np.array, given.values())
+        )
         expected = (made[name] * 0.001 - mean[:, None, None]) / std[:, None, None]
         np.testing.assert_allclose(batch["image"][index].numpy(), expected, atol=1e-4)
     assert federation.setup_bytes == {"up": 0, "down": 0}
@@ -154,10 +175,17 @@ def test_the_split_is_drawn_within_each_client(tmp_path):
     table(root / "t.csv", "path,label,client,zone", rows)
     dataset = FolderClassification(str(root), CLASSES, 3, table="t.csv", train_fraction=0.7)
     federation = opened(dataset, 3)
-    assert [(client.name, len(client.train), len(client.test)) for client in federation.clients] == [("9", 4, 2), ("10", 7, 3)]
+    assert [(client.name, len(client.train), len(client.test)) for client in federation.clients] == [
+        ("9", 4, 2),
+        ("10", 7, 3),
+    ]
     table(root / "t.csv", "path,label,client,zone", rows[::-1])
-    assert [client.train.tolist() for client in opened(dataset, 3).clients] == [client.train.tolist() for client in federation.clients]
-    assert [client.train.tolist() for client in opened(dataset, 4).clients] != [client.train.tolist() for client in federation.clients]
+    assert [client.train.tolist() for client in opened(dataset, 3).clients] == [
+        client.train.tolist() for client in federation.clients
+    ]
+    assert [client.train.tolist() for client in opened(dataset, 4).clients] != [
+        client.train.tolist() for client in federation.clients
+    ]
     table(root / "u.csv", "path,label,zone", [[row[0], row[1], row[3]] for row in rows])
     zones = opened(FolderClassification(str(root), CLASSES, 3, ByAttribute("zone"), table="u.csv"))
     assert [client.name for client in zones.clients] == ["zone 0", "zone 1", "zone 2", "zone 3"]
@@ -171,7 +199,9 @@ def test_other_labels_are_other_data(tmp_path):
     for order in ([0, 1, 0, 1], [1, 0, 1, 0]):  # as many of each class
         content = {"path": [f"{number}.png" for number in range(4)], "label": [CLASSES[label] for label in order]}
         content["split"] = ["train", "train", "test", "test"]
-        parquet.write_table(pa.table(content | {"client": pa.array([1.0, 2.0, None, float("nan")])}), tmp_path / "t.parquet")
+        parquet.write_table(
+            pa.table(content | {"client": pa.array([1.0, 2.0, None, float("nan")])}), tmp_path / "t.parquet"
+        )
         federation = opened(FolderClassification(str(tmp_path), CLASSES, 3, table="t.parquet"))
         assert [client.test for client in federation.clients] == [None, None]  # nobody's
         manifests.append(federation.manifest)
@@ -194,19 +224,30 @@ ROWS = [["a.png", "field", "x", "train"], ["b.png", "water", "y", "train"], ["c.
 
 
 def changed(row: int, column: int, value: str) -> list[list[str]]:
-    return [[value if (number, place) == (row, column) else cell for place, cell in enumerate(cells)] for number, cells in enumerate(ROWS)]
+    return [
+        [value if (number, place) == (row, column) else cell for place, cell in enumerate(cells)]
+        for number, cells in enumerate(ROWS)
+    ]
 
 
 TABLE_FAULTS = [
     (changed(1, 0, "d.png"), {}, "t.csv:3: no file .*d.png; correct the path"),
     (changed(1, 0, ""), {}, "t.csv:3: no path"),
     (changed(1, 0, "a.png"), {}, "t.csv:3: .*a.png is the same file as in .*t.csv:2; a file may be listed once only"),
-    (changed(2, 0, "./a.png"), {}, "t.csv:4: .*a.png is the same file as in .*t.csv:2.*, in split train there and test here"),
+    (
+        changed(2, 0, "./a.png"),
+        {},
+        "t.csv:4: .*a.png is the same file as in .*t.csv:2.*, in split train there and test here",
+    ),
     (changed(1, 0, "t.csv"), {}, "t.csv:3: .*t.csv is no image"),
     (changed(1, 1, "Watr"), {}, "t.csv:3: unknown class 'Watr'; did you mean 'water'"),
     (changed(1, 1, ""), {}, "t.csv:3: no class; a sample has exactly one"),
     (changed(1, 1, "water;water"), {"multi_label": True}, "t.csv:3: class 'water' stands there twice"),
-    (changed(2, 3, "valid"), {}, "t.csv:4: split 'valid' is not one of train, validation, test; did you mean 'validation'"),
+    (
+        changed(2, 3, "valid"),
+        {},
+        "t.csv:4: split 'valid' is not one of train, validation, test; did you mean 'validation'",
+    ),
     (changed(2, 3, "val"), {}, "t.csv:4: split 'val' is not one of train, validation, test$"),
     (changed(0, 3, "test"), {}, r"t.csv: client 0 \(x\) has 0 training images, fewer than min_samples=1"),
     (changed(0, 2, ""), {}, "t.csv:2: a training image without client"),
@@ -242,7 +283,11 @@ def test_faults_of_a_table_name_the_row(rows, options, message, tmp_path, monkey
         ("path,class,client,split", None, "needs one column 'label' or 'labels' and has neither"),
         ("path,label,label,split", None, "must name each column once"),
         ("path,label,owner,split", None, "has no column 'client'; add one, or set partition"),
-        ("path,label,owner,split", ByAttribute("oner"), "samples have no attribute 'oner'; they have class_name, owner"),
+        (
+            "path,label,owner,split",
+            ByAttribute("oner"),
+            "samples have no attribute 'oner'; they have class_name, owner",
+        ),
     ],
 )
 def test_faults_of_columns(header, partition, message, tmp_path):
@@ -258,7 +303,11 @@ def test_faults_of_folders_and_images_name_the_file(folders, layouts):
 
     def fails(message, channels=3, **options):
         with pytest.raises(DataError, match=message) as caught:
-            opened(FolderClassification(**{"root": str(root), "classes": CLASSES, "in_channels": channels, "partition": IID(2)} | options))
+            opened(
+                FolderClassification(
+                    **{"root": str(root), "classes": CLASSES, "in_channels": channels, "partition": IID(2)} | options
+                )
+            )
         assert "\n" not in str(caught.value)
 
     fails("water: no class has this name; did you mean 'Water'", classes=["field", "forest, mixed", "Water"])
@@ -294,7 +343,10 @@ def test_faults_of_folders_and_images_name_the_file(folders, layouts):
         ({"bands": [1, 2]}, "bands must name in_channels=3 bands"),
         ({"band_names": ["r", "g"]}, "band_names must be in_channels=3 distinct names"),
         ({"multi_label": True}, "multi_label needs a table"),
-        ({"multi_label": True, "table": "t.csv", "partition": Dirichlet(2, 0.3)}, "neither stratify nor a partition by class"),
+        (
+            {"multi_label": True, "table": "t.csv", "partition": Dirichlet(2, 0.3)},
+            "neither stratify nor a partition by class",
+        ),
         ({"normalise": "given", "mean": [0.0] * 3}, "mean and std belong to normalise: given"),
         ({"std": [1.0] * 3, "mean": [0.0] * 3}, "mean and std belong to normalise: given"),
         ({"normalise": "given", "mean": [0.0] * 3, "std": [1.0, 1.0, 0.0]}, "std above 0"),
@@ -318,10 +370,13 @@ def test_a_round_from_the_command_line(several, folders, rasters, tmp_path, monk
         data = f"root: {rasters[0]}\n    table: table.csv\n    multi_label: true\n    in_channels: 4\n    pixel_type: uint16"
         task = "class_path: MultilabelTask"
     else:
-        data = f"root: {folders[0]}\n    in_channels: 3\n    partition: {{class_path: IID, init_args: {{num_clients: 2}}}}"
+        data = (
+            f"root: {folders[0]}\n    in_channels: 3\n    partition: {{class_path: IID, init_args: {{num_clients: 2}}}}"
+        )
         task = "class_path: ClassificationTask"
     (tmp_path / "own.yaml").write_text(
-        f"data:\n  class_path: FolderClassification\n  init_args:\n    {data}\n    classes: [field, 'forest, mixed', water]\n"
+        f"data:\n  class_path: FolderClassification\n  init_args:\n    {data}\n    classes: [field, 'forest, mixed', "
+        "water]\n"
         f"task:\n  {task}\n  init_args: {{backbone: resnet18, width: 4, stem: small}}\n"
         "method: FedAvg\nschedule: {num_rounds: 1, batch_size: 4}\nfabric: {accelerator: cpu, devices: 1}\n"
     )

@@ -16,12 +16,22 @@ def root(tmp_path, layouts):
         for name in names:
             pixels = rng.integers(0, 3000, (5, 40, 50)).astype(np.uint16)
             layouts.tiff(tmp_path / part / "images" / f"{name}.tif", pixels)
-            layouts.tiff(tmp_path / part / "labels" / f"{name}.tif", np.asarray([0, 1, 3], np.uint8)[layouts.ids(rng, 40, 50, 3)][None])
+            layouts.tiff(
+                tmp_path / part / "labels" / f"{name}.tif",
+                np.asarray([0, 1, 3], np.uint8)[layouts.ids(rng, 40, 50, 3)][None],
+            )
     return tmp_path
 
 
 def make(root, **arguments):
-    settings = {"classes": VALUES, "in_channels": 2, "bands": [5, 2], "pixel_type": "uint16", "ignored": [0], "test_images": "test/images"}
+    settings = {
+        "classes": VALUES,
+        "in_channels": 2,
+        "bands": [5, 2],
+        "pixel_type": "uint16",
+        "ignored": [0],
+        "test_images": "test/images",
+    }
     return FolderSegmentation(str(root), **settings | {"test_labels": "test/labels"} | arguments)
 
 
@@ -43,7 +53,12 @@ def test_bands_values_and_order(root):
         assert np.array_equal(image, pixels.read()[[4, 1]])
         assert np.array_equal(ids, np.asarray([255, 1, 255, 0], np.uint8)[values.read(1)])
     assert unknown == 0
-    assert (dataset.class_names, dataset.dtype, dataset.scale, dataset.published) == (("field", "forest"), "uint16", 1.0, None)
+    assert (dataset.class_names, dataset.dtype, dataset.scale, dataset.published) == (
+        ("field", "forest"),
+        "uint16",
+        1.0,
+        None,
+    )
 
 
 def test_pictures_with_colours_and_endings(tmp_path):
@@ -52,7 +67,9 @@ def test_pictures_with_colours_and_endings(tmp_path):
     (tmp_path / "all").mkdir()
     for name in ("a", "b"):
         Image.fromarray(rng.integers(0, 256, (20, 20, 3)).astype(np.uint8)).save(tmp_path / f"all/{name}_rgb.png")
-        Image.fromarray(np.asarray([(255, 0, 0), (0, 255, 0), (0, 0, 0)], np.uint8)[ids]).save(tmp_path / f"all/{name}_label.png")
+        Image.fromarray(np.asarray([(255, 0, 0), (0, 255, 0), (0, 0, 0)], np.uint8)[ids]).save(
+            tmp_path / f"all/{name}_label.png"
+        )
     dataset = FolderSegmentation(
         str(tmp_path),
         {"red": [255, 0, 0], "green": [0, 255, 0]},
@@ -90,7 +107,10 @@ def test_settings_are_checked(root, arguments, message):
     [
         ({"bands": [6, 1]}, r"t9\.tif: has 5 bands, not 6; correct in_channels or bands"),
         ({"pixel_type": "uint8"}, r"t9\.tif: holds uint16 pixels, but pixel_type is uint8"),
-        ({"classes": {"red": [1, 2, 3]}, "ignored": None}, r"labels/t9\.tif: has 1 band of uint8, but classes are colours"),
+        (
+            {"classes": {"red": [1, 2, 3]}, "ignored": None},
+            r"labels/t9\.tif: has 1 band of uint8, but classes are colours",
+        ),
         ({"labels": "train/masks"}, r"train/masks: no such folder; it is named in the config"),
         ({"label_ending": "_label"}, r"train/labels: holds no raster named \*_label"),
         ({"test_images": None, "test_labels": None, "test_tiles": ["t7"]}, "holds no image of test tile 't7'"),

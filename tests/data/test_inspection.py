@@ -12,7 +12,17 @@ from rich.cells import cell_len
 from fedrs_lightning.cli.data_config import dataset_of
 from fedrs_lightning.cli.inspect_tables import show
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data import IID, ByAttribute, ClientSplit, Domain, Domains, EuroSAT, FederatedDataset, Federation, FolderSegmentation
+from fedrs_lightning.data import (
+    IID,
+    ByAttribute,
+    ClientSplit,
+    Domain,
+    Domains,
+    EuroSAT,
+    FederatedDataset,
+    Federation,
+    FolderSegmentation,
+)
 from fedrs_lightning.data.inspection import inspect_data
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.results.brief import brief_name, brief_number
@@ -35,21 +45,31 @@ def test_single_labels(sample):
     dataset.prepare()
     federation = dataset.federation(5)
     facts = inspect_data(dataset, federation, 5, sample=None).facts
-    images = {name: np.asarray(Image.open(next(sample.rglob(name.rpartition("/")[2])))).reshape(-1, 3).T for name in federation.sample_ids}
+    images = {
+        name: np.asarray(Image.open(next(sample.rglob(name.rpartition("/")[2])))).reshape(-1, 3).T
+        for name in federation.sample_ids
+    }
 
     def check(indices, split):
         names = [federation.sample_ids[index] for index in indices]
         classes = [dataset.class_names.index(name.split("/")[0]) for name in names]
         assert split["num_samples"] == len(names)
         assert split["class_counts"] == np.bincount(classes, minlength=10).tolist()
-        compare(split["bands"], np.concatenate([images[name] for name in names], axis=1).astype(float), len(names), len(names))
+        compare(
+            split["bands"],
+            np.concatenate([images[name] for name in names], axis=1).astype(float),
+            len(names),
+            len(names),
+        )
 
     total = sum(len(client.train) for client in federation.clients)
     for client, found in zip(federation.clients, facts["clients"], strict=True):
         check(client.train, found["train"])
         check(client.test, found["test"])
         assert found["weight"] == len(client.train) / total
-        lacking = {name for name, count in zip(dataset.class_names, found["train"]["class_counts"], strict=True) if count == 0}
+        lacking = {
+            name for name, count in zip(dataset.class_names, found["train"]["class_counts"], strict=True) if count == 0
+        }
         assert set(found["classes_lacking"]) == lacking
     check(federation.test, facts["test"])
     check(federation.validation, facts["validation"])
@@ -65,11 +85,15 @@ def test_a_random_part_is_seeded_and_its_size_stated(sample):
     dataset = EuroSAT(str(sample), IID(2))
     dataset.prepare()
     federation = dataset.federation(0)
-    whole, one, again, other = (inspect_data(dataset, federation, seed, part) for seed, part in ((1, None), (1, 4), (1, 4), (2, 4)))
+    whole, one, again, other = (
+        inspect_data(dataset, federation, seed, part) for seed, part in ((1, None), (1, 4), (1, 4), (2, 4))
+    )
     assert one.facts == again.facts != other.facts
     band = one.facts["clients"][0]["train"]["bands"][0]
     assert (band["moments_of"], band["pixels_of"]) == (len(federation.clients[0].train), 4)
-    assert band["mean"] == whole.facts["clients"][0]["train"]["bands"][0]["mean"]  # of all samples, however few are looked at
+    assert (
+        band["mean"] == whole.facts["clients"][0]["train"]["bands"][0]["mean"]
+    )  # of all samples, however few are looked at
     assert one.facts["train"]["bands"][0]["pixels_of"] == 8
     assert one.histograms[0]["image"].sum() == 4 * 64 * 64 * 3
     assert set(one.examples[1].tolist()) <= set(federation.clients[1].train.tolist())
@@ -109,7 +133,11 @@ def test_masks(tmp_path, layouts):
 class Memory(FederatedDataset):
     """Multi-label samples with bands of two sizes, from a source that keeps no sums."""
 
-    num_classes, in_channels, class_names = 4, 4, ("water", "forest", "a very long class name that no table has room for", "absent")
+    num_classes, in_channels, class_names = (
+        4,
+        4,
+        ("water", "forest", "a very long class name that no table has room for", "absent"),
+    )
 
     def __init__(self, clients=2):
         rng, self.clients = np.random.default_rng(0), clients
@@ -135,7 +163,9 @@ class Memory(FederatedDataset):
         names = ("Malta", "x/y", "Nowhere")[: self.clients]
         shares = (np.arange(10), np.arange(10, 20), np.empty(0, np.int64))
         clients = tuple(ClientSplit(number, name, shares[number]) for number, name in enumerate(names))
-        return Federation(source, clients, np.arange(20, 30), np.empty(0, np.int64), None, {}, [str(number) for number in range(30)])
+        return Federation(
+            source, clients, np.arange(20, 30), np.empty(0, np.int64), None, {}, [str(number) for number in range(30)]
+        )
 
 
 def test_label_sets_bands_of_two_sizes_and_days():
@@ -181,8 +211,21 @@ def test_command(sample, tmp_path, capsys):
         f"class_path: EuroSAT\ninit_args:\n  root: {sample}\n  normalise: train\n"
         "  partition: {class_path: Dirichlet, init_args: {num_clients: 3, alpha: 0.5}}\n"
     )
-    command = ["data", "inspect", "--config", str(config), "--data.init_args.own_test", "true", "--seed", "3", "--sample", "8"]
-    assert main([*command, "--examples", "2", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "facts.json")]) == 0
+    command = [
+        "data",
+        "inspect",
+        "--config",
+        str(config),
+        "--data.init_args.own_test",
+        "true",
+        "--seed",
+        "3",
+        "--sample",
+        "8",
+    ]
+    assert (
+        main([*command, "--examples", "2", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "facts.json")]) == 0
+    )
     out, err = capsys.readouterr()
     assert err == ""
     tables = out[: out.index("5 pictures: ")]
@@ -206,7 +249,8 @@ def test_pictures_of_masks_and_of_many_labels(tmp_path, layouts, capsys, monkeyp
         "data:\n  class_path: Domains\n  init_args:\n    domains:\n"
         "      - name: four\n        num_clients: 2\n"
         "        dataset: {class_path: Potsdam, init_args: {root: potsdam, modality: rgbir, split: by_position}}\n"
-        f"    root: {tmp_path / 'data'}\n    crop_size: 32\n    normalise: train\ntask: {{class_path: SegmentationTask}}\nschedule: {{}}\n"
+        f"    root: {tmp_path / 'data'}\n    crop_size: 32\n    normalise: train\ntask: "
+        f"{{class_path: SegmentationTask}}\nschedule: {{}}\n"
     )
     assert main(["data", "inspect", "--config", str(config), "--out", str(tmp_path / "a"), "--examples", "3"]) == 0
     assert "impervious surfaces" in capsys.readouterr().out
@@ -217,7 +261,10 @@ def test_pictures_of_masks_and_of_many_labels(tmp_path, layouts, capsys, monkeyp
     assert "2017-06-01 (4), 2017-06-02 (3)" in out
     assert max(cell_len(line) for line in out[: out.index("4 pictures")].splitlines()) <= 80
     assert "some clients have none to train on" in out  # the third
-    assert sorted(path.name for path in (tmp_path / "b").glob("samples-*")) == ["samples-0-Malta.png", "samples-1-x-y.png"]
+    assert sorted(path.name for path in (tmp_path / "b").glob("samples-*")) == [
+        "samples-0-Malta.png",
+        "samples-1-x-y.png",
+    ]
     assert is_png(tmp_path / "b" / "samples-1-x-y.png")
 
 
@@ -229,14 +276,18 @@ def test_pictures_of_masks_and_of_many_labels(tmp_path, layouts, capsys, monkeyp
         (["--data.init_args.rood", "x"], "--data.init_args.rood: EuroSAT has no option 'rood'; did you mean 'root'?"),
         (["--data.init_args.root", "absent"], "absent: no such folder; set root to the EuroSAT folder"),
         (["--config", "absent.yaml"], "--config: no file absent.yaml"),
-        (["--json", "data.yaml/x.json"], "data.yaml/x.json: cannot be written (File exists); name another place with --json"),
+        (
+            ["--json", "data.yaml/x.json"],
+            "data.yaml/x.json: cannot be written (File exists); name another place with --json",
+        ),
         (["--out", "data.yaml"], "data.yaml: cannot be written (File exists); name another place with --out"),
     ],
 )
 def test_mistakes_get_one_line_and_code_2(more, message, sample, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.yaml").write_text(
-        f"class_path: EuroSAT\ninit_args:\n  root: {sample}\n  partition: {{class_path: IID, init_args: {{num_clients: 2}}}}\n"
+        f"class_path: EuroSAT\ninit_args:\n  root: {sample}\n  partition: "
+        f"{{class_path: IID, init_args: {{num_clients: 2}}}}\n"
     )
     assert main(["data", "inspect", "--config", "data.yaml", *more]) == 2
     err = capsys.readouterr().err
@@ -252,12 +303,16 @@ def test_configs(tmp_path, monkeypatch):
     (tmp_path / "parts" / "data.yaml").write_text(
         "class_path: EuroSAT\ninit_args:\n  root: here\n  partition: {class_path: IID, init_args: {num_clients: 2}}\n"
     )
-    (tmp_path / "parts" / "experiment.yaml").write_text("seed: 4\ndata: data.yaml\ntask: {class_path: Any}\nmethod: FedAvg\n")
+    (tmp_path / "parts" / "experiment.yaml").write_text(
+        "seed: 4\ndata: data.yaml\ntask: {class_path: Any}\nmethod: FedAvg\n"
+    )
     experiment = tmp_path / "parts" / "experiment.yaml"
     dataset, seed = dataset_of([experiment], [])
     assert (type(dataset), dataset.root, seed) == (EuroSAT, "here", 4)
     dataset, seed = dataset_of(
-        [experiment], ["--data.init_args.root=there", "--data.partition", "ByAttribute", "--data.partition.attribute", "x"], 7
+        [experiment],
+        ["--data.init_args.root=there", "--data.partition", "ByAttribute", "--data.partition.attribute", "x"],
+        7,
     )
     assert (dataset.root, seed, type(dataset.partition)) == ("there", 7, ByAttribute)
     experiment.write_text("data: data.yaml\nmethodd: FedAvg\n")
@@ -270,11 +325,16 @@ def test_composites_and_stretch():
     bands = {name: rng.integers(1, 3000, (2, 5, 5)).astype(np.uint16) for name in ("B02", "B03", "B04", "B08")}
     made = composites(bands)
     assert list(made) == ["true colour", "false colour (near infrared, red, green)"]
-    for name, chosen in (("true colour", ("B04", "B03", "B02")), ("false colour (near infrared, red, green)", ("B08", "B04", "B03"))):
+    for name, chosen in (
+        ("true colour", ("B04", "B03", "B02")),
+        ("false colour (near infrared, red, green)", ("B08", "B04", "B03")),
+    ):
         for place, band in enumerate(chosen):
             low, high = np.percentile(bands[band], [2, 98])
             np.testing.assert_allclose(made[name][..., place], np.clip((bands[band] - low) / (high - low), 0, 1))
-    assert list(composites({"IR": bands["B08"], "R": bands["B04"], "G": bands["B03"]})) == ["false colour (near infrared, red, green)"]
+    assert list(composites({"IR": bands["B08"], "R": bands["B04"], "G": bands["B03"]})) == [
+        "false colour (near infrared, red, green)"
+    ]
     assert list(composites({"band 1": bands["B08"], "band 2": bands["B04"]})) == ["band 1"]
     assert not stretch(np.zeros((1, 2, 2, 3), np.uint8), True).any()
 

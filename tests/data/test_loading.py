@@ -42,7 +42,10 @@ class Numbers:
 
 def federation(sizes=(13, 1, 30), test=7, augment=True):
     bounds = np.cumsum([0, *sizes])
-    clients = tuple(ClientSplit(number, f"client {number}", np.arange(bounds[number], bounds[number + 1])) for number in range(len(sizes)))
+    clients = tuple(
+        ClientSplit(number, f"client {number}", np.arange(bounds[number], bounds[number + 1]))
+        for number in range(len(sizes))
+    )
     total = int(bounds[-1])
     return Federation(
         source=Numbers(total + test),
@@ -162,9 +165,18 @@ def test_channels_last():
         ({"validation": np.asarray([2])}, "sample tile2 is in client 0"),
         ({"test": np.asarray([44, 99])}, "names sample 99, but there are 51"),
         ({"test": np.asarray([44, 44])}, "names a sample twice"),
-        ({"clients": (ClientSplit(1, "b", np.asarray([0])), ClientSplit(0, "a", np.asarray([1])))}, "distinct and ascending"),
-        ({"clients": (ClientSplit(0, "a", np.asarray([0])), ClientSplit(1, "b", np.asarray([0])))}, "client 0 .* and in client 1"),
-        ({"clients": (ClientSplit(0, "a", np.asarray([0]), np.asarray([0])),)}, "own test set of client 0 and in client 0"),
+        (
+            {"clients": (ClientSplit(1, "b", np.asarray([0])), ClientSplit(0, "a", np.asarray([1])))},
+            "distinct and ascending",
+        ),
+        (
+            {"clients": (ClientSplit(0, "a", np.asarray([0])), ClientSplit(1, "b", np.asarray([0])))},
+            "client 0 .* and in client 1",
+        ),
+        (
+            {"clients": (ClientSplit(0, "a", np.asarray([0]), np.asarray([0])),)},
+            "own test set of client 0 and in client 0",
+        ),
     ],
 )
 def test_a_federation_refuses_leaking_splits(change, message):
@@ -236,7 +248,9 @@ def test_batches_do_not_depend_on_where_and_when_they_are_loaded(packed, loading
 
 def test_files_are_loaded_ahead_too(packed):
     expected, _ = everything(packed())
-    found, loader = everything(packed(FileSource(packed.spec, {"label": torch.arange(150) % 3})), Loading("ram", prefetch=2))
+    found, loader = everything(
+        packed(FileSource(packed.spec, {"label": torch.arange(150) % 3})), Loading("ram", prefetch=2)
+    )
     assert_same(expected, found)
     assert loader.note == "fabric.residence=ram: the samples come from no pack, so they stay where they are"
 
@@ -244,10 +258,13 @@ def test_files_are_loaded_ahead_too(packed):
 def test_what_is_too_large_stays_mapped_and_says_so(packed):
     loader = ClientLoader(packed(), 16, None, 0, "cpu", loading=Loading("ram", 5e-6 * GIB))
     assert loader.note == (
-        "fabric.residence=ram: the packs hold 0.00 GiB, more than fabric.residence_budget=5e-06; they stay mapped, which changes no result"
+        "fabric.residence=ram: the packs hold 0.00 GiB, more than fabric.residence_budget=5e-06; they stay mapped, "
+        "which changes no result"
     )
     assert all(array.mapped for array in loader.federation.source.shelf.arrays)
-    assert FabricSettings(residence="device", residence_budget=2.5, prefetch=1).loading == Loading("device", 2.5 * GIB, 1)
+    assert FabricSettings(residence="device", residence_budget=2.5, prefetch=1).loading == Loading(
+        "device", 2.5 * GIB, 1
+    )
     assert FabricSettings().loading == Loading()
     for options, message in (
         ({"residence_budget": 0.0}, "residence_budget=0.0 must be above 0"),

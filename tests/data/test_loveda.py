@@ -107,7 +107,10 @@ def damage(root, what):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("above seven", r"masks_png/0\.png: 1 of 4096 pixels have values above 7; LoveDA masks hold 0 \(no-data\) to 7"),
+        (
+            "above seven",
+            r"masks_png/0\.png: 1 of 4096 pixels have values above 7; LoveDA masks hold 0 \(no-data\) to 7",
+        ),
         ("colours", r"masks_png/0\.png: has 3 bands of uint8; a LoveDA mask is one band"),
         ("orphan image", r"images_png/0\.png: has no mask of the same id"),
         ("orphan mask", r"masks_png/0\.png: has no image of the same id"),

@@ -73,7 +73,14 @@ def killed_at(call, spec, cache):
 
         return wrapper
 
-    for owner, name in ((os, "pwrite"), (os, "fsync"), (Path, "replace"), (Path, "rename"), (Path, "unlink"), (shutil, "rmtree")):
+    for owner, name in (
+        (os, "pwrite"),
+        (os, "fsync"),
+        (Path, "replace"),
+        (Path, "rename"),
+        (Path, "unlink"),
+        (shutil, "rmtree"),
+    ):
         setattr(owner, name, counted(getattr(owner, name)))
     pack(spec, cache, threads=1)
     os._exit(calls)
@@ -91,7 +98,9 @@ def test_killed_at_any_moment_and_run_again_gives_the_same_bytes(whole, tmp_path
         assert in_child(killed_at, place, spec, cache) == -signal.SIGKILL
         assert contents(pack(spec, cache)) == expected
         left = {path.name for path in cache.iterdir()} - {pack_folder(spec, cache).name}
-        assert left <= {f".building-{pack_folder(spec, cache).name}.lock"}  # killed between the rename and the removal of the lock
+        assert left <= {
+            f".building-{pack_folder(spec, cache).name}.lock"
+        }  # killed between the rename and the removal of the lock
 
 
 def test_killed_at_ten_random_times_in_a_row(whole, tmp_path):
@@ -164,7 +173,10 @@ def test_crops_go_on_with_the_tiles_that_are_missing(tmp_path, layouts):
             pack_crops(replace(spec, tiles=[watched(tile, "2") for tile in tiles]), tmp_path / "cache")
 
     assert in_child(work) == -signal.SIGKILL
-    assert contents(pack_crops(replace(spec, tiles=[watched(tile, None) for tile in tiles]), tmp_path / "cache")) == expected
+    assert (
+        contents(pack_crops(replace(spec, tiles=[watched(tile, None) for tile in tiles]), tmp_path / "cache"))
+        == expected
+    )
     assert opened == ["2"]
 
 
@@ -278,7 +290,9 @@ def test_a_file_system_that_reserves_nothing_is_asked_what_is_free(whole, tmp_pa
     _, source = whole
     monkeypatch.setattr(os, "posix_fallocate", no_reservation)
     monkeypatch.setattr(shards.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**6, 10**6 - 500, 500))
-    with pytest.raises(DataError, match=r"No space left on device.*needs 6\.6 kB and 0\.5 kB are free; free space, or set cache_dir"):
+    with pytest.raises(
+        DataError, match=r"No space left on device.*needs 6\.6 kB and 0\.5 kB are free; free space, or set cache_dir"
+    ):
         pack(make_spec(source), tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
@@ -357,7 +371,9 @@ def test_verification_makes_nothing(whole, tmp_path):
 def test_the_digest_is_that_of_the_content(whole, tmp_path):
     _, source = whole
     one = PackedSource(pack(make_spec(source), tmp_path), {"label": torch.zeros(COUNT)})
-    other = PackedSource(pack(make_spec(source, settings={"kind": "named otherwise"}), tmp_path), {"label": torch.zeros(COUNT)})
+    other = PackedSource(
+        pack(make_spec(source, settings={"kind": "named otherwise"}), tmp_path), {"label": torch.zeros(COUNT)}
+    )
     assert one.folder != other.folder
     assert one.digest == other.digest
     assert np.array_equal(one.fields["image"], other.fields["image"])

@@ -52,7 +52,10 @@ def test_a_pack_holds_what_the_files_hold(tmp_path, cache):
 
 def test_files_give_what_the_pack_gives(tmp_path, cache):
     spec = make_spec(tmp_path / "source")
-    packed, files = open_pack(pack(spec, cache)), FileSource(spec, {"label": torch.arange(150) % 3, "group": torch.arange(150)})
+    packed, files = (
+        open_pack(pack(spec, cache)),
+        FileSource(spec, {"label": torch.arange(150) % 3, "group": torch.arange(150)}),
+    )
     chosen = np.asarray([4, 149, 4, 0])
     one, other = packed.gather(chosen), files.gather(chosen)
     assert list(one) == list(other) == ["image", "part", "label", "group"]

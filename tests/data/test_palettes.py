@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from fedrs_lightning.data.palettes import ISPRS, LOVEDA, LabelDecoder, class_table, without
 from fedrs_lightning.errors import ConfigError, DataError
 
-TABLE = {(255, 255, 255): 0, (0, 0, 255): 1, (0, 255, 255): 2, (0, 255, 0): 3, (255, 255, 0): 4, (255, 0, 0): 5, (0, 0, 0): 255}
+TABLE = {
+    (255, 255, 255): 0,
+    (0, 0, 255): 1,
+    (0, 255, 255): 2,
+    (0, 255, 0): 3,
+    (255, 255, 0): 4,
+    (255, 0, 0): 5,
+    (0, 0, 0): 255,
+}
 channel = st.sampled_from([0, 1, 7, 8, 9, 100, 246, 247, 248, 254, 255])
 
 
@@ -21,7 +29,9 @@ def test_the_decoding_rule(colours):
     """Exact, else within 8 of every channel, else unknown: searched one pixel at a time."""
     wanted, unknown = [], 0
     for colour in colours:
-        near = [label for known, label in TABLE.items() if max(abs(a - b) for a, b in zip(known, colour, strict=True)) <= 8]
+        near = [
+            label for known, label in TABLE.items() if max(abs(a - b) for a, b in zip(known, colour, strict=True)) <= 8
+        ]
         wanted.append(near[0] if near else 255)
         unknown += not near
     ids, found = ISPRS.decode(column(colours))
@@ -31,7 +41,9 @@ def test_the_decoding_rule(colours):
 
 def test_the_nearest_of_two_close_colours_wins():
     table = class_table({"a": [10, 10, 10], "b": [16, 10, 10]}, [])
-    assert table.decode(column([(12, 10, 10), (14, 10, 10), (24, 10, 10), (25, 10, 10)]))[0].tolist() == [[0, 1, 1, 255]]
+    assert table.decode(column([(12, 10, 10), (14, 10, 10), (24, 10, 10), (25, 10, 10)]))[0].tolist() == [
+        [0, 1, 1, 255]
+    ]
 
 
 def test_clutter_is_ignored_without_being_unknown():
@@ -60,7 +72,9 @@ def test_more_than_one_percent_unknown_names_the_file(strange, fails):
         pixels[:, 0, : strange if part else 0] = 100
         decoder(pixels)
     if fails:
-        with pytest.raises(DataError, match=r"somewhere/label\.tif: 2 of 100 pixels have colours outside the palette .* interchanged"):
+        with pytest.raises(
+            DataError, match=r"somewhere/label\.tif: 2 of 100 pixels have colours outside the palette .* interchanged"
+        ):
             decoder.finish()
     else:
         decoder.finish()

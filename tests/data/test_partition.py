@@ -63,7 +63,10 @@ def test_numeric_attributes_are_ordered_as_numbers():
     assert list(attribute_partition(np.asarray(["b", "10", "9"]))) == ["10", "9", "b"]
 
 
-@given(proportions=st.lists(st.floats(0, 1), min_size=1, max_size=9).filter(lambda p: sum(p) > 1e-6), total=st.integers(0, 200))
+@given(
+    proportions=st.lists(st.floats(0, 1), min_size=1, max_size=9).filter(lambda p: sum(p) > 1e-6),
+    total=st.integers(0, 200),
+)
 def test_cut_rounds_each_bound_to_the_nearest_sample(proportions, total):
     weights = np.asarray(proportions)
     pieces = cut(np.arange(total), weights)
@@ -95,14 +98,18 @@ def test_dirichlet_redraws_until_everybody_has_enough():
     labels = np.repeat(np.arange(10), 30)
     plain = dirichlet_partition(labels, 10, 0.3, np.random.default_rng(0), min_samples=0)
     assert min(map(len, plain)) < 12  # otherwise the next line shows nothing
-    smallest = [min(map(len, dirichlet_partition(labels, 10, 0.3, np.random.default_rng(seed), min_samples=12))) for seed in range(40)]
+    smallest = [
+        min(map(len, dirichlet_partition(labels, 10, 0.3, np.random.default_rng(seed), min_samples=12)))
+        for seed in range(40)
+    ]
     assert min(smallest) == 12
 
 
 def test_dirichlet_says_what_to_change_when_it_cannot():
     labels = np.repeat(np.arange(4), 10)
     with pytest.raises(
-        ConfigError, match=r"none of 3 draws.*alpha=0\.05.*best smallest client.*raise alpha or max_draws.*lower min_samples"
+        ConfigError,
+        match=r"none of 3 draws.*alpha=0\.05.*best smallest client.*raise alpha or max_draws.*lower min_samples",
     ):
         dirichlet_partition(labels, 8, 0.05, np.random.default_rng(0), min_samples=5, max_draws=3)
     with pytest.raises(ConfigError, match="need 48 samples, but there are 40; lower min_samples or num_clients"):
@@ -132,7 +139,10 @@ def test_classes_name_their_clients_and_pass_their_arguments_on():
     dealt = Dirichlet(4, 0.5, min_samples=11).split(labels, {}, rng(7))
     assert all(np.array_equal(a, b) for a, b in zip(dealt.values(), wanted, strict=True))
     assert len(Shards(5, 3).split(labels, {}, rng(0))) == 5
-    assert list(ByAttribute("country").split(labels, {"country": np.asarray(["at"] * 60 + ["fi"] * 60)}, rng(0))) == ["at", "fi"]
+    assert list(ByAttribute("country").split(labels, {"country": np.asarray(["at"] * 60 + ["fi"] * 60)}, rng(0))) == [
+        "at",
+        "fi",
+    ]
     with pytest.raises(ConfigError, match="no attribute 'season'; they have country"):
         ByAttribute("season").split(labels, {"country": labels}, rng(0))
     with pytest.raises(ConfigError, match="num_clients must be at least 1"):

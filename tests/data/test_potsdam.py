@@ -68,7 +68,12 @@ def test_layout_variants(root, tmp_path):
     (root / "inner").rename(root / "2_Ortho_RGB" / "2_Ortho_RGB")
     first = root / "2_Ortho_RGB/2_Ortho_RGB/top_potsdam_2_10_RGB.tif"
     first.rename(first.with_suffix(".TIF"))
-    for name in ("top_potsdam_2_10_RGB.tfw", "._top_potsdam_2_10_RGB.tif", "Thumbs.db", "top_potsdam_2_10_RGB.tif.aux.xml"):
+    for name in (
+        "top_potsdam_2_10_RGB.tfw",
+        "._top_potsdam_2_10_RGB.tif",
+        "Thumbs.db",
+        "top_potsdam_2_10_RGB.tif.aux.xml",
+    ):
         first.with_name(name).write_text("junk")
     survey = Potsdam(str(root), labels_train="full").survey()
     assert [tile.id for tile in survey.train] == ["2_10", "4_12"]
@@ -82,7 +87,9 @@ def test_the_blended_label(root):
     broken, photo = label_of(root, "4_12"), read_whole(root / "2_Ortho_RGB/top_potsdam_4_12_RGB.tif")
     good, mixed = broken.read_bytes(), (read_whole(broken) // 2 + photo // 2).astype(np.uint8)
     write(broken, mixed)
-    with pytest.raises(DataError, match=r"top_potsdam_4_12_label\.tif: \d+ of 9216 .*5_Labels_for_participants.*skip_tiles: \['4_12'\]"):
+    with pytest.raises(
+        DataError, match=r"top_potsdam_4_12_label\.tif: \d+ of 9216 .*5_Labels_for_participants.*skip_tiles: \['4_12'\]"
+    ):
         read(Potsdam(str(root), labels_train="full").survey().train[1])
     assert [tile.id for tile in Potsdam(str(root), labels_train="full", skip_tiles=["4_12"]).survey().train] == ["2_10"]
     (root / "5_Labels_for_participants").mkdir()
@@ -178,7 +185,10 @@ def damage(root, what):
         ("no label", r"2_10_RGB\.tif: has no eroded label; set labels_train and labels_eval to full"),
         ("sizes", r"2_10_label_noBoundary\.tif: is 90 x 96, but its image top_potsdam_2_10_RGB\.tif is 96 x 96"),
         ("interchanged", r"2_10_label_noBoundary\.tif: .*are image and label interchanged\?"),
-        ("index label", r"2_10_label_noBoundary\.tif: has 1 band, so it holds class numbers where colours are expected"),
+        (
+            "index label",
+            r"2_10_label_noBoundary\.tif: has 1 band, so it holds class numbers where colours are expected",
+        ),
         ("one band", r"2_10_RGB\.tif: has 1 bands, 3 are needed"),
         ("unknown tile", r"top_potsdam_9_99_RGB\.tif: is none of the 38 Potsdam tiles"),
         ("no training tile", "none of the 24 training tiles is there"),
@@ -256,6 +266,9 @@ def test_the_real_crop(data_root):
     assert image.shape == (3, 416, 512)
     assert image.mean(axis=(1, 2)) == pytest.approx([74.03, 75.09, 68.75], abs=0.01)
     assert shares == pytest.approx([0.378, 0.210, 0.140, 0.144, 0.032, 0.096], abs=0.001)
-    first, last = (Potsdam(str(data_root / "potsdam"), split="by_position").survey().__dict__[name][0] for name in ("train", "test"))
+    first, last = (
+        Potsdam(str(data_root / "potsdam"), split="by_position").survey().__dict__[name][0]
+        for name in ("train", "test")
+    )
     assert (first.size, last.size) == ((416, 384), (416, 128))
     assert np.array_equal(np.concatenate([read(first)[1], read(last)[1]], axis=1), ids)

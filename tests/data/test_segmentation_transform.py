@@ -10,7 +10,11 @@ def batch_of(count=40, side=8, domains=2, dtype=torch.uint8):
     rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     image = torch.stack([torch.stack([rows, columns, torch.full_like(rows, number)]) for number in range(count)])
     mask = (rows + columns).expand(count, -1, -1)
-    return {"image": image.to(dtype), "mask": mask.to(torch.uint8).contiguous(), "domain": torch.arange(count) % domains}
+    return {
+        "image": image.to(dtype),
+        "mask": mask.to(torch.uint8).contiguous(),
+        "domain": torch.arange(count) % domains,
+    }
 
 
 def transform_of(crop=8, window=8, augment=True, **settings):
@@ -56,7 +60,9 @@ def test_nothing_to_draw():
 
 
 def test_each_domain_has_its_statistics_and_classes():
-    transform = SegmentationTransform([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], [[1.0] * 3, [2.0] * 3], 0.5, [[True, False], [True, True]], 8, 8)
+    transform = SegmentationTransform(
+        [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], [[1.0] * 3, [2.0] * 3], 0.5, [[True, False], [True, True]], 8, 8
+    )
     batch = batch_of()
     result = transform(batch)
     pixels, domain = batch["image"].numpy().astype(np.float64), batch["domain"].numpy()

@@ -22,7 +22,10 @@ def test_divide_keeps_every_sample_and_the_share(labels, fraction, stratify):
 def test_own_test_sets_follow_the_clients_classes():
     labels = np.repeat([0, 1, 2], [1000, 1000, 500])
     rng = np.random.default_rng(0)
-    trains = [np.r_[0:600, 1000:1100], np.r_[600:800, 1100:1700]]  # class 0: 3 to 1; class 1: 1 to 6; nobody has class 2
+    trains = [
+        np.r_[0:600, 1000:1100],
+        np.r_[600:800, 1100:1700],
+    ]  # class 0: 3 to 1; class 1: 1 to 6; nobody has class 2
     test = np.sort(rng.permutation(np.r_[800:1000, 1700:2000, 2000:2500]))
     first, second = cut_by_class_shares(labels, trains, test, rng)
     assert np.bincount(labels[first], minlength=3).tolist() == [150, 43, 0]
@@ -33,7 +36,10 @@ def test_own_test_sets_follow_the_clients_classes():
 
 def test_a_client_without_own_test_data_has_none():
     labels = np.asarray([0, 0, 1, 0])
-    assert cut_by_class_shares(labels, [np.asarray([0]), np.asarray([2])], np.asarray([3]), np.random.default_rng(0))[1] is None
+    assert (
+        cut_by_class_shares(labels, [np.asarray([0]), np.asarray([2])], np.asarray([3]), np.random.default_rng(0))[1]
+        is None
+    )
 
 
 def write_lists(folder, prefix="eurosat", **lists):
@@ -44,7 +50,9 @@ def write_lists(folder, prefix="eurosat", **lists):
 def test_published_lists(tmp_path):
     write_lists(tmp_path, train=[6, 1, 2], val=[3], test=[5])
     write_lists(tmp_path, prefix="eurosat-spatial", train=[1], val=[2], test=[3, 4])
-    train, validation, test, prefix = read_split_lists(tmp_path, "eurosat", tuple(name.replace(".jpg", ".tif") for name in IDS))
+    train, validation, test, prefix = read_split_lists(
+        tmp_path, "eurosat", tuple(name.replace(".jpg", ".tif") for name in IDS)
+    )
     assert (train.tolist(), validation.tolist(), test.tolist()) == ([0, 1, 5], [2], [4])
     assert prefix == str(tmp_path / "eurosat")
     assert read_split_lists(tmp_path / "eurosat-spatial", "eurosat", IDS)[2].tolist() == [2, 3]
@@ -64,7 +72,8 @@ def test_faulty_lists_are_named(tmp_path):
 def test_attribute_tables(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text(
-        "file,country,year\n" + "".join(f"River_{number}.tif,{'AT' if number < 4 else 'FI'},2017\n" for number in range(9, 0, -1))
+        "file,country,year\n"
+        + "".join(f"River_{number}.tif,{'AT' if number < 4 else 'FI'},2017\n" for number in range(9, 0, -1))
     )
     found = read_attributes(path, IDS)
     assert found["country"].tolist() == ["AT"] * 3 + ["FI"] * 3

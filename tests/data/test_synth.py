@@ -35,7 +35,8 @@ def test_same_arguments_same_bytes(sample, tmp_path):
         write_sample(tmp_path / name, EuroSATSample(tiles=3, domains=2, spectral_shift=0.5, spatial_shift=0.5))
     assert digest(tmp_path / "first") == digest(tmp_path / "again")
     assert (
-        encode_jpeg(render_tile(EuroSATSample(seed=1, domains=2), "River", 1)) != (sample / "2750" / "River" / "River_1.jpg").read_bytes()
+        encode_jpeg(render_tile(EuroSATSample(seed=1, domains=2), "River", 1))
+        != (sample / "2750" / "River" / "River_1.jpg").read_bytes()
     )
 
 
@@ -79,7 +80,9 @@ def measure(sample, spectral, per_class=8):
         numbers = range(domain + 1, per_class * sample.domains + 1, sample.domains)
         painted.append([paint_scene(sample, name, number, style) for name in CLASSES for number in numbers])
     maps = [[scene.material for scene in scenes] for scenes in painted]
-    pixels = [np.concatenate([scene.reflectance().reshape(10, -1)[:, ::7] for scene in scenes], axis=1) for scenes in painted]
+    pixels = [
+        np.concatenate([scene.reflectance().reshape(10, -1)[:, ::7] for scene in scenes], axis=1) for scenes in painted
+    ]
     materials = [np.concatenate([scene.material.ravel()[::7] for scene in scenes]) for scenes in painted]
     gaps = []
     for strength in spectral:
@@ -137,7 +140,12 @@ def train_cnn(images, labels, epochs=14):
         torch.manual_seed(0)
         layers = []
         for before, after in [(3, 16), (16, 32), (32, 64)]:
-            layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+            layers += [
+                nn.Conv2d(before, after, 3, padding=1, bias=False),
+                nn.BatchNorm2d(after),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+            ]
         model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
         optimizer = torch.optim.Adam(model.parameters(), 3e-3)
         for _ in range(epochs):
@@ -202,7 +210,9 @@ def test_scene_primitives():
     field = np.stack([Scene(640, 5, numpy_stream(number, "test"), Style()).noise(40) for number in range(60)])
     assert field.std() == pytest.approx(1, abs=0.03)
     assert np.mean(field[:, :, :-8] * field[:, :, 8:]) == pytest.approx(np.exp(-1), abs=0.06)  # correlation at 40 m
-    owner = scene.stamp(np.asarray([[0.0, 0.0], [100.0, 50.0]]), np.asarray([[40.0, 20.0], [30.0, 30.0]]), np.asarray([0.5, 0.0]))
+    owner = scene.stamp(
+        np.asarray([[0.0, 0.0], [100.0, 50.0]]), np.asarray([[40.0, 20.0], [30.0, 30.0]]), np.asarray([0.5, 0.0])
+    )
     assert np.count_nonzero(owner == 0) * 25 == pytest.approx(80 * 40, rel=0.05)
     assert np.count_nonzero(owner == 1) * 25 == pytest.approx(60 * 60, rel=0.05)
     disc = scene.stamp(np.asarray([[0.0, 0.0]]), np.asarray([[50.0, 50.0]]), np.zeros(1), round_=True)

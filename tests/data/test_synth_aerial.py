@@ -105,9 +105,13 @@ def gaps(scenes, strengths):
     materials = [np.concatenate([scene.material[::3, ::3].ravel() for scene in painted]) for painted in scenes]
     spectral = []
     for strength in strengths:
-        moved = [SpectralShift(0, domain, strength)(values[:, :, None])[:, :, 0] for domain, values in enumerate(pixels)]
+        moved = [
+            SpectralShift(0, domain, strength)(values[:, :, None])[:, :, 0] for domain, values in enumerate(pixels)
+        ]
         spectral.append(spectral_gap(list(zip(moved, materials, strict=True))))
-    return spectral, spatial_gap([[isprs_classes(scene) for scene in painted] for painted in scenes], scenes[0][0].pixel)
+    return spectral, spatial_gap(
+        [[isprs_classes(scene) for scene in painted] for painted in scenes], scenes[0][0].pixel
+    )
 
 
 def test_each_shift_moves_its_own_gap_only():
@@ -215,7 +219,9 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize(("dataset", "layout"), [(dataset, layout) for dataset in DATASETS for layout in LAYOUTS[dataset]])
+@pytest.mark.parametrize(
+    ("dataset", "layout"), [(dataset, layout) for dataset in DATASETS for layout in LAYOUTS[dataset]]
+)
 def test_readers_and_check_accept_every_layout(dataset, layout, tmp_path):
     root = str(tmp_path / "sample")
     sample = small(dataset, layout=layout, spectral_shift=1.0, spatial_shift=1.0)
@@ -254,7 +260,9 @@ def crops(sample, part, number):
                 images.append(pixels[row : row + 64, column : column + 64, :3])
                 masks.append(classes[row : row + 64, column : column + 64])
     masks = torch.from_numpy(np.stack(masks)).long()
-    return (torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() - 95) / 45, torch.where(masks == 5, 255, masks)
+    return (torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() - 95) / 45, torch.where(
+        masks == 5, 255, masks
+    )
 
 
 class Small(nn.Module):
@@ -305,8 +313,8 @@ def accuracy(predicted, masks):
 
 
 def test_a_small_network_learns_it_and_loses_in_another_domain():
-    """Stated: 96 crops and a few CPU seconds give a pixel accuracy of 0.62 (chance 0.33), and about the same in another domain of the
-    same distribution; colour alone gives less than 0.45; at S = 1 the other domain costs 0.2.
+    """Stated: 96 crops and a few CPU seconds give a pixel accuracy of 0.62 (chance 0.33), and about the same in another
+    domain of the same distribution; colour alone gives less than 0.45; at S = 1 the other domain costs 0.2.
 
     Measured over seeds 0, 1, 2: 0.77, 0.69, 0.77; colour alone 0.36, 0.36, 0.38; loss at S = 1 0.27, 0.33, 0.31.
     """

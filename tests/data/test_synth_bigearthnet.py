@@ -38,7 +38,10 @@ def digest(folder):
 
 
 def on_disk(root, patch):
-    return {band: layout.read_band(layout.band_path(root / "BigEarthNet-S2", patch.id, band), band) for band in layout.ALL_BANDS}
+    return {
+        band: layout.read_band(layout.band_path(root / "BigEarthNet-S2", patch.id, band), band)
+        for band in layout.ALL_BANDS
+    }
 
 
 def test_same_arguments_same_bytes_in_any_process(tmp_path):
@@ -70,7 +73,9 @@ def test_a_patch_depends_on_the_seed_and_not_on_how_many_are_made(archive):
     assert all(np.array_equal(found[band], bands[band]) for band in layout.ALL_BANDS)
     assert not any(np.array_equal(found[band], other[band]) for band in layout.ALL_BANDS)
     rows = {row["patch_id"]: row for row in parquet.read_table(archive / "metadata.parquet").to_pylist()}
-    assert rows[patch.id]["labels"] == sorted(name for name, there in zip(layout.CLASSES, present, strict=True) if there)
+    assert rows[patch.id]["labels"] == sorted(
+        name for name, there in zip(layout.CLASSES, present, strict=True) if there
+    )
     assert patches(10)[:10] == patches(120)[:10]
     assert {patch.id for patch in patches(10)} < {patch.id for patch in patches(2500)}
 
@@ -90,14 +95,18 @@ def test_the_archive_has_the_official_layout(archive, data_root):
     assert (len(clean), len(flagged)) == (83, 2)
     rows = clean.to_pylist() + flagged.to_pylist()
     assert sorted(Counter(row["country"] for row in rows).values()) == [1, 1, *[10] * 5, 11, 11, 11]
-    assert [(row["contains_seasonal_snow"], row["contains_cloud_or_shadow"]) for row in flagged.to_pylist()].count((True, False)) == 1
+    assert [(row["contains_seasonal_snow"], row["contains_cloud_or_shadow"]) for row in flagged.to_pylist()].count(
+        (True, False)
+    ) == 1
     for row in rows:
         assert len(row["patch_id"]) == 50
         assert row["labels"] == sorted(row["labels"])
         assert 2 <= len(row["labels"]) <= 5
         assert layout.patch_date(row["patch_id"]) > "20180601"  # the real archive ends before
         folder = archive / "BigEarthNet-S2" / layout.product_of(row["patch_id"]) / row["patch_id"]
-        assert sorted(path.name for path in folder.iterdir()) == sorted(f"{row['patch_id']}_{band}.tif" for band in layout.ALL_BANDS)
+        assert sorted(path.name for path in folder.iterdir()) == sorted(
+            f"{row['patch_id']}_{band}.tif" for band in layout.ALL_BANDS
+        )
 
 
 def test_the_reader_finds_the_eight_clients(archive):
@@ -114,7 +123,9 @@ def test_band_files_are_those_of_the_archive_byte_by_byte(archive, data_root):
     (real,) = (data_root / "bigearthnet_v2" / "BigEarthNet-S2").glob("*/*_75_43")
     for band in layout.ALL_BANDS:
         path = real / f"{real.name}_{band}.tif"
-        assert encode(layout.read_band(path, band), 32633, (300000 + 75 * 1200, 5400000 - 43 * 1200)) == path.read_bytes()
+        assert (
+            encode(layout.read_band(path, band), 32633, (300000 + 75 * 1200, 5400000 - 43 * 1200)) == path.read_bytes()
+        )
     for patch in (Patch("Finland", "summer", 9), Patch("Kosovo", "outside", 0)):
         column, row = (int(part) for part in patch.id.rsplit("_", 2)[1:])
         for band in ("B01", "B8A", "B04"):
@@ -144,7 +155,11 @@ def test_classes_stay_in_their_countries(strength):
     assert weights.sum(axis=1) == pytest.approx(1)
 
     def homes(name):
-        return {country for country, row in zip(layout.COUNTRIES, weights, strict=True) if row[layout.CLASSES.index(name)] > 0}
+        return {
+            country
+            for country, row in zip(layout.COUNTRIES, weights, strict=True)
+            if row[layout.CLASSES.index(name)] > 0
+        }
 
     assert set(COVERS) == set(layout.CLASSES)
     assert homes("Agro-forestry areas") == {"Portugal"}
@@ -179,7 +194,9 @@ def test_the_spectral_gap_grows_with_the_shift_and_is_small_without():
         domains = []
         for country, scenes in zip((2, 3, 5), painted, strict=True):
             shift = SpectralShift(0, country, strength)
-            pixels = np.concatenate([shift(scene.reflectance())[:, ::2, ::2].reshape(10, -1) for scene in scenes], axis=1)
+            pixels = np.concatenate(
+                [shift(scene.reflectance())[:, ::2, ::2].reshape(10, -1) for scene in scenes], axis=1
+            )
             domains.append((pixels, np.concatenate([scene.material[::2, ::2].ravel() for scene in scenes])))
         gaps.append(spectral_gap(domains))
     assert gaps[0] < 0.4
@@ -203,7 +220,10 @@ def arrays(sample, country, numbers):
     images, targets = [], []
     for number in numbers:
         bands, present = render(sample, Patch(country, "summer", number))
-        coarse = [bands[band].astype(np.float32).reshape(30, len(bands[band]) // 30, 30, -1).mean((1, 3)) for band in layout.BANDS]
+        coarse = [
+            bands[band].astype(np.float32).reshape(30, len(bands[band]) // 30, 30, -1).mean((1, 3))
+            for band in layout.BANDS
+        ]
         images.append(np.log(np.stack(coarse) / 1000))
         targets.append(present)
     return torch.from_numpy(np.stack(images)), torch.from_numpy(np.stack(targets)).float()
@@ -214,7 +234,12 @@ def train(images, targets, epochs=20):
         torch.manual_seed(0)
         layers = []
         for before, after in [(10, 24), (24, 48)]:
-            layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+            layers += [
+                nn.Conv2d(before, after, 3, padding=1, bias=False),
+                nn.BatchNorm2d(after),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+            ]
         model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 19))
         optimizer = torch.optim.Adam(model.parameters(), 5e-3)
         for _ in range(epochs):
@@ -232,8 +257,8 @@ def micro_map(scores, targets):
 def test_a_small_network_learns_a_country_and_loses_in_another():
     """Stated: 130 patches and 2 CPU seconds of training give a micro mAP of 0.36 on unseen patches of the country.
 
-    Guessing each class by its frequency gives 0.25. At S = 1 another country costs 0.12. Measured over seeds 0, 1, 2: 0.52, 0.59
-    and 0.42 in the country, 0.22 to 0.25 in the other.
+    Guessing each class by its frequency gives 0.25. At S = 1 another country costs 0.12. Measured over seeds 0, 1, 2:
+    0.52, 0.59 and 0.42 in the country, 0.22 to 0.25 in the other.
     """
     sample = BigEarthNetSample(patches=400, spectral_shift=1.0)
     images, targets = arrays(sample, "Portugal", range(130))

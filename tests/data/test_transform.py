@@ -30,7 +30,11 @@ def turn(image, draw):
     seed=st.integers(0, 2**32),
 )
 def test_augmentation_is_numpy_sample_by_sample(count, channels, side, dtype, seed):
-    image = np.random.default_rng(seed).integers(0, 256 if dtype == np.uint8 else 65536, (count, channels, side, side)).astype(dtype)
+    image = (
+        np.random.default_rng(seed)
+        .integers(0, 256 if dtype == np.uint8 else 65536, (count, channels, side, side))
+        .astype(dtype)
+    )
     draws = draw_dihedral(count, torch_stream(seed, "test"))
     wanted = np.stack([turn(one, draw) for one, draw in zip(image, draws, strict=True)])
     assert np.array_equal(dihedral(torch.from_numpy(image), draws).numpy(), wanted)
@@ -78,8 +82,13 @@ def test_a_float_source_is_not_normalised_in_place():
 def test_resizes_like_pillow(size):
     raw = np.random.default_rng(0).integers(0, 256, (2, 3, 64, 64)).astype(np.uint8)
     batch = ImageTransform([0.0] * 3, [1.0] * 3, image_size=size)({"image": torch.from_numpy(raw)})
-    bands = [[Image.fromarray(band.astype(np.float32)).resize((size, size), Image.Resampling.BILINEAR) for band in one] for one in raw]
-    assert np.abs(batch["image"].numpy() - np.asarray([[np.asarray(band) for band in one] for one in bands])).max() < 0.01
+    bands = [
+        [Image.fromarray(band.astype(np.float32)).resize((size, size), Image.Resampling.BILINEAR) for band in one]
+        for one in raw
+    ]
+    assert (
+        np.abs(batch["image"].numpy() - np.asarray([[np.asarray(band) for band in one] for one in bands])).max() < 0.01
+    )
 
 
 def test_draws_only_when_augmenting_and_refuses_a_zero_deviation():

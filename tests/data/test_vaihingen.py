@@ -71,7 +71,9 @@ def test_resampling_to_five_centimetres(written):
 
 def test_labels_without_image_are_left_out_and_named(written):
     root, _ = written
-    shutil.copy(root / "eroded/top_mosaic_09cm_area1_noBoundary.tif", root / "eroded/top_mosaic_09cm_area9_noBoundary.tif")
+    shutil.copy(
+        root / "eroded/top_mosaic_09cm_area1_noBoundary.tif", root / "eroded/top_mosaic_09cm_area9_noBoundary.tif"
+    )
     survey = Vaihingen(str(root)).survey()
     assert survey.facts["labels_without_image"] == ["9"]
     assert survey.facts["labels_train"] == "eroded"
@@ -86,7 +88,9 @@ def test_rgb_explains_itself():
 
 def test_permuted_bands(written):
     root, _ = written
-    plain, permuted = (read(Vaihingen(str(root), modality, gsd="native").survey().train[0])[0] for modality in ("irrg", "permuted"))
+    plain, permuted = (
+        read(Vaihingen(str(root), modality, gsd="native").survey().train[0])[0] for modality in ("irrg", "permuted")
+    )
     assert np.array_equal(permuted, plain[[1, 2, 0]])
     assert Vaihingen(str(root), "permuted").settings()["honest_name"] == "channel-permuted IRRG"
 
@@ -172,7 +176,9 @@ def test_a_converted_tree(tmp_path, layouts):
     assert [(tile.id, tile.size) for tile in survey.train + survey.test] == [("1", (72, 72)), ("2", (72, 72))]
     assert set(np.unique(read(survey.train[0])[1])) <= {0, 1, 2, 3, 4, 255}
     Image.fromarray(pixels).save(tmp_path / "ann_dir/train/area1_0_0_40_40.png")
-    with pytest.raises(DataError, match=r"ann_dir/train/area1_0_0_40_40\.png: has 3 bands; a converted label holds class numbers"):
+    with pytest.raises(
+        DataError, match=r"ann_dir/train/area1_0_0_40_40\.png: has 3 bands; a converted label holds class numbers"
+    ):
         Vaihingen(str(tmp_path)).survey()
 
 

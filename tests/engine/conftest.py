@@ -47,7 +47,9 @@ class Images:
         return {"image": self.images[wanted], "label": self.labels[wanted]}
 
 
-def make_federation(sizes: Sequence[int] = SIZES, own_test: bool = False, validation: int = 0, test: int = 40) -> Federation:
+def make_federation(
+    sizes: Sequence[int] = SIZES, own_test: bool = False, validation: int = 0, test: int = 40
+) -> Federation:
     source = Images(sum(sizes) + test + validation)
     starts = np.cumsum([0, *sizes])
     common = np.arange(starts[-1], starts[-1] + test)
@@ -57,7 +59,9 @@ def make_federation(sizes: Sequence[int] = SIZES, own_test: bool = False, valida
     )
     transform = ImageTransform(mean=[0.4] * 3, std=[0.2] * 3, scale=1 / 255)
     held = np.arange(starts[-1] + test, starts[-1] + test + validation)
-    return Federation(source, clients, common, held, transform, {"synthetic": True}, [f"{index}.jpg" for index in range(len(source))])
+    return Federation(
+        source, clients, common, held, transform, {"synthetic": True}, [f"{index}.jpg" for index in range(len(source))]
+    )
 
 
 class SeveralLabels:
@@ -87,7 +91,9 @@ def make_several(never: Sequence[int] = (), **options: Any) -> Federation:
 
 
 def multilabel_task() -> MultilabelTask:
-    return MultilabelTask("resnet18", CLASSES, 3, width=4, stem="small", class_names=["crop", "forest, mixed", "sand", "water"])
+    return MultilabelTask(
+        "resnet18", CLASSES, 3, width=4, stem="small", class_names=["crop", "forest, mixed", "sand", "water"]
+    )
 
 
 @dataclass
@@ -120,11 +126,24 @@ def make_engine(
     with rng_stream(seed, "model"):
         task = ClassificationTask(backbone, CLASSES, 3, width=4, stem="small") if make_task is None else make_task()  # type: ignore[arg-type]
     task.optimizer = optimizer
-    return Engine(fabric, task, method, federation or make_federation(), Schedule(**schedule), seed=seed, path=path, **(options or {}))
+    return Engine(
+        fabric,
+        task,
+        method,
+        federation or make_federation(),
+        Schedule(**schedule),
+        seed=seed,
+        path=path,
+        **(options or {}),
+    )
 
 
 def play(
-    fabric: L.Fabric, make_method: Callable[[], FedAvg], path: Path, before: Callable[[Engine], None] | None = None, **engine: Any
+    fabric: L.Fabric,
+    make_method: Callable[[], FedAvg],
+    path: Path,
+    before: Callable[[Engine], None] | None = None,
+    **engine: Any,
 ) -> Outcome:
     """Run, or continue, an experiment in `path` on the ranks of a launched Fabric."""
     torch.set_num_threads(1)
@@ -135,7 +154,9 @@ def play(
     made.fit()
     store = RunStore(path)
     server = {key: value.clone() for key, value in made.server.items()}
-    return Outcome(made.digest(), made.digest_model(), made.round, made.preempted, store.history(), store.clients(), server)
+    return Outcome(
+        made.digest(), made.digest_model(), made.round, made.preempted, store.history(), store.clients(), server
+    )
 
 
 def on_ranks(world_size: int, body: Callable[[L.Fabric], Any]) -> Any:
@@ -144,7 +165,9 @@ def on_ranks(world_size: int, body: Callable[[L.Fabric], Any]) -> Any:
         fabric = L.Fabric(accelerator="cpu", devices=1)
         fabric.launch()
         return body(fabric)
-    return L.Fabric(accelerator="cpu", devices=world_size, strategy=ClientParallelStrategy(start_method="fork")).launch(body)
+    return L.Fabric(accelerator="cpu", devices=world_size, strategy=ClientParallelStrategy(start_method="fork")).launch(
+        body
+    )
 
 
 def run(make_method: Callable[[], FedAvg], path: Path, world_size: int = 1, **engine: Any) -> Outcome:

@@ -21,7 +21,8 @@ class Spoilt(FedAvg):
 
 def test_loss_that_is_not_finite(tmp_path):
     with pytest.raises(
-        TrainingError, match=r"client \d, round \d: loss term 'task' is (nan|inf) \(first at local step \d+ of \d+\); lower"
+        TrainingError,
+        match=r"client \d, round \d: loss term 'task' is (nan|inf) \(first at local step \d+ of \d+\); lower",
     ):
         run(FedAvg, tmp_path, optimizer=partial(torch.optim.SGD, lr=1e20))
 
@@ -37,7 +38,9 @@ def test_private_parameter_that_is_not_finite(tmp_path):
     class Diverged(LocalOnly):
         on_local_end = Spoilt.on_local_end
 
-    with pytest.raises(TrainingError, match=r"client 2, round 2: model/conv1.weight is not finite after local training"):
+    with pytest.raises(
+        TrainingError, match=r"client 2, round 2: model/conv1.weight is not finite after local training"
+    ):
         run(Diverged, tmp_path, clients_per_round=None)
 
 
@@ -82,7 +85,11 @@ def test_an_evaluation_that_fails_on_one_rank_fails_on_all(tmp_path):
     ("sizes", "schedule", "message"),
     [
         ((5, 0, 7), {}, r"client 1 \(site 1\) has no training samples"),
-        ((5, 9, 7), {"min_last_batch": 0}, r"client 1 \(site 1\) has 9 samples, so a batch of 1 .* set schedule.min_last_batch to null"),
+        (
+            (5, 9, 7),
+            {"min_last_batch": 0},
+            r"client 1 \(site 1\) has 9 samples, so a batch of 1 .* set schedule.min_last_batch to null",
+        ),
         ((5, 1, 7), {}, r"client 1 \(site 1\) has 1 training sample, and .* leave the client out"),
         ((5, 9, 7), {"clients_per_round": 4}, r"clients_per_round=4, but there are 3 clients; choose 1 to 3"),
         ((5, 9, 7), {"clients_per_round": 0}, r"clients_per_round=0"),

@@ -70,9 +70,10 @@ def test_protocols(method, world_size, tiny_run, tmp_path):
 def test_results_do_not_depend_on_how_often_one_evaluates(tiny_run):
     often, rarely = tiny_run(FedBN, num_rounds=6), tiny_run(FedBN, num_rounds=6, evaluate_every=6)
     assert often.digest == rarely.digest
-    assert [record["metrics"].get("personal_common/overall_accuracy") is not None for record in rarely.history] == [False, False] + [
-        True
-    ] * 4
+    assert [record["metrics"].get("personal_common/overall_accuracy") is not None for record in rarely.history] == [
+        False,
+        False,
+    ] + [True] * 4
     assert often.history[-1] == rarely.history[-1]
 
 

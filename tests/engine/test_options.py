@@ -20,7 +20,10 @@ def test_channels_last_trains_close_to_contiguous(tiny_run):
 
 
 def test_loading_ahead_changes_no_bit(tiny_run):
-    plain, ahead = tiny_run(FedMAD, num_rounds=1), tiny_run(FedMAD, num_rounds=1, options={"loading": Loading(prefetch=2)})
+    plain, ahead = (
+        tiny_run(FedMAD, num_rounds=1),
+        tiny_run(FedMAD, num_rounds=1, options={"loading": Loading(prefetch=2)}),
+    )
     assert plain.digest == ahead.digest
     assert plain.history[0]["metrics"] == ahead.history[0]["metrics"]
 

@@ -1,4 +1,6 @@
-"""Cohorts and spooled uploads on real gloo processes; tests/methods shows for every method that the number of ranks does not matter."""
+"""Cohorts and spooled uploads on real gloo processes; tests/methods shows for every method that the number of ranks
+does not matter.
+"""
 
 from fedrs_lightning.methods import FedAvg, FedBN, FedMAD
 

@@ -45,7 +45,10 @@ def test_one_client_for_one_round_is_a_plain_loop(tiny_run):
             F.cross_entropy(model(batch["image"]).logits, batch["label"]).backward()
             optimizer.step()
     for name, value in model.state_dict().items():
-        assert torch.equal(outcome.server[f"model/{name}"], value), (name, (outcome.server[f"model/{name}"] - value).abs().max())
+        assert torch.equal(outcome.server[f"model/{name}"], value), (
+            name,
+            (outcome.server[f"model/{name}"] - value).abs().max(),
+        )
 
 
 def test_federated_averaging_is_a_short_loop(tiny_run):
@@ -60,12 +63,17 @@ def test_federated_averaging_is_a_short_loop(tiny_run):
             uploads.append({name: value.clone() for name, value in model.state_dict().items()})
         for name, value in server.items():
             if value.is_floating_point():
-                mean = sum((size / sum(SIZES)) * upload[name].double() for size, upload in zip(SIZES, uploads, strict=True))
+                mean = sum(
+                    (size / sum(SIZES)) * upload[name].double() for size, upload in zip(SIZES, uploads, strict=True)
+                )
                 server[name] = mean.float()
             else:
                 server[name] = torch.stack([upload[name] for upload in uploads]).amax(0)
     for name, value in server.items():
-        assert torch.equal(outcome.server[f"model/{name}"], value), (name, (outcome.server[f"model/{name}"] - value).abs().max())
+        assert torch.equal(outcome.server[f"model/{name}"], value), (
+            name,
+            (outcome.server[f"model/{name}"] - value).abs().max(),
+        )
 
 
 class ModulatedFedBN(FedBN):

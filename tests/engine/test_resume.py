@@ -178,7 +178,10 @@ def test_a_warning_from_the_scheduler_stops_all_ranks_at_the_end_of_the_round(tm
 def test_old_versions_go_and_named_ones_stay(tmp_path):
     path = tmp_path / "kept"
     run(FedBN, path, num_rounds=ROUNDS)
-    assert [file.name for file in sorted((path / "checkpoints").iterdir())] == ["round-00004.safetensors", "round-00005.safetensors"]
+    assert [file.name for file in sorted((path / "checkpoints").iterdir())] == [
+        "round-00004.safetensors",
+        "round-00005.safetensors",
+    ]
     store = CheckpointStore(path / "checkpoints")
     named = {f"{client:06d}.r{round:05d}.safetensors" for kept in (4, 5) for client, round in store.index(kept).items()}
     assert {file.name for file in (path / "clients").iterdir()} == named
@@ -189,7 +192,13 @@ def test_the_best_round_on_validation_data_keeps_its_checkpoint(tmp_path):
     from .conftest import make_federation
 
     path = tmp_path / "best"
-    outcome = run(FedBN, path, num_rounds=6, federation=make_federation(validation=20), optimizer=partial(torch.optim.Adam, lr=0.05))
+    outcome = run(
+        FedBN,
+        path,
+        num_rounds=6,
+        federation=make_federation(validation=20),
+        optimizer=partial(torch.optim.Adam, lr=0.05),
+    )
     values = [record["metrics"]["validation/overall_accuracy"] for record in outcome.history]
     best = values.index(max(values)) + 1
     assert set(CheckpointStore(path / "checkpoints").rounds()) == {best, 5, 6}

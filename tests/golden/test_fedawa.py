@@ -36,12 +36,18 @@ def test_fedawa(case, tolerance):
     method, late = FedAWA(**options), FedAWA(**options, use_weights="after_last_step")
     task = Network(Flat(inputs["global_flat_init"], len(inputs["rounds"][0]["client_running_mean"][0])))
     clients = [Client(k, samples) for k, samples in enumerate(inputs["num_samples"])]
-    server = {key: value.detach().clone() for key, value in task.model_state().items()} | method.init_server(task, clients)
+    server = {key: value.detach().clone() for key, value in task.model_state().items()} | method.init_server(
+        task, clients
+    )
     np.testing.assert_allclose(server["fedawa/logits"], inputs["t_init"], **tolerance)
     for given, wanted in zip(inputs["rounds"], case["outputs"]["rounds"], strict=True):
         uploads = [
             Upload(
-                client, {"model/vector": torch.tensor(vector, dtype=torch.float64), "model/mean": torch.tensor(mean, dtype=torch.float64)}
+                client,
+                {
+                    "model/vector": torch.tensor(vector, dtype=torch.float64),
+                    "model/mean": torch.tensor(mean, dtype=torch.float64),
+                },
             )
             for client, vector, mean in zip(clients, given["client_flat"], given["client_running_mean"], strict=True)
         ]
@@ -50,7 +56,9 @@ def test_fedawa(case, tolerance):
         np.testing.assert_allclose(value, wanted["steps"][0]["total"], **tolerance)
         np.testing.assert_allclose(late.weights(server, uploads), wanted["probability_of_t_after"], **tolerance)
         server = method.aggregate(server, uploads)
-        np.testing.assert_allclose([upload.log["weight"] for upload in uploads], wanted["aggregation_weights_used"], **tolerance)
+        np.testing.assert_allclose(
+            [upload.log["weight"] for upload in uploads], wanted["aggregation_weights_used"], **tolerance
+        )
         np.testing.assert_allclose(server["fedawa/logits"], wanted["t_after"], **tolerance)
         np.testing.assert_allclose(server["fedawa/logits"], wanted["t_after"], rtol=0, atol=1e-15)
         np.testing.assert_allclose(server["model/vector"], wanted["aggregated_flat"], **tolerance)

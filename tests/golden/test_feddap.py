@@ -104,7 +104,12 @@ def test_forward(case, tolerance):
             "hidden_sizes": [len(inputs["mlp_gate"]["b1"])],
         }
     )
-    task = Given(len(anchors), (embeddings.shape[1], shallow.shape[1], deep.shape[1]), inputs["segmentation_loss"], params["ignore_index"])
+    task = Given(
+        len(anchors),
+        (embeddings.shape[1], shallow.shape[1], deep.shape[1]),
+        inputs["segmentation_loss"],
+        params["ignore_index"],
+    )
     method.adapt(task)
     layers = task.model.feddap.double()
     fill(layers, inputs)
@@ -137,7 +142,9 @@ def test_forward(case, tolerance):
     np.testing.assert_allclose(
         local.memory["feddap/descriptor"], expected["spectral_descriptor"] + expected["spatial_descriptor"], **tolerance
     )
-    np.testing.assert_allclose(float(drift(made.branches, anchors)[:, valid].detach().sum(0).mean()), expected["drift_loss"], **tolerance)
+    np.testing.assert_allclose(
+        float(drift(made.branches, anchors)[:, valid].detach().sum(0).mean()), expected["drift_loss"], **tolerance
+    )
 
 
 @pytest.mark.parametrize(("case", "tolerance"), cases("feddap", "anchors"))
@@ -174,7 +181,10 @@ def test_synchronisation(case, tolerance):
     """Smoothing, then clustering and averaging through `aggregate`, then what each client downloads."""
     inputs, outputs, params = case["inputs"], case["outputs"], case["params"]
     descriptors, counts = tensor(inputs["batch_descriptors"]), inputs["num_samples"]
-    method = FedDAP(**OPEN | {"num_clusters": params["num_clusters"], "smoothing": params["ema_keep"]}, cluster_weights=params["weights"])
+    method = FedDAP(
+        **OPEN | {"num_clusters": params["num_clusters"], "smoothing": params["ema_keep"]},
+        cluster_weights=params["weights"],
+    )
     clients = [Client(number, count) for number, count in enumerate(counts)]
     classes, width = 3, descriptors.shape[2]
     server = {
@@ -187,17 +197,24 @@ def test_synchronisation(case, tolerance):
         "feddap/pending": torch.zeros(len(clients), dtype=torch.bool),
     }
     uploads = []
-    for client, batches, parts, expected in zip(clients, descriptors, inputs["modulators"], outputs["smoothed_descriptors"], strict=True):
+    for client, batches, parts, expected in zip(
+        clients, descriptors, inputs["modulators"], outputs["smoothed_descriptors"], strict=True
+    ):
         smoothed = None
         for descriptor in batches:
             smoothed = smooth(smoothed, descriptor, params["ema_keep"])
         np.testing.assert_allclose(smoothed, expected, **tolerance)
         sent = {f"feddap/sent/model/feddap.{name}.mlp.0.bias": tensor(value) for name, value in parts.items()}
-        nothing = {"feddap/sums": torch.zeros(classes, 3, dtype=torch.float64), "feddap/counts": torch.zeros(classes, dtype=torch.int64)}
+        nothing = {
+            "feddap/sums": torch.zeros(classes, 3, dtype=torch.float64),
+            "feddap/counts": torch.zeros(classes, dtype=torch.int64),
+        }
         uploads.append(Upload(client, {"feddap/descriptor": smoothed} | nothing | sent))
     state = method.aggregate(server, uploads)
     same = torch.tensor(inputs["cluster_of_client"])
-    assert torch.equal(state["feddap/cluster"][:, None] == state["feddap/cluster"], same[:, None] == same)  # up to renaming
+    assert torch.equal(
+        state["feddap/cluster"][:, None] == state["feddap/cluster"], same[:, None] == same
+    )  # up to renaming
     for client, expected in zip(clients, outputs["after"], strict=True):
         received = method.download(state, client.id)
         for name, value in expected.items():
@@ -220,7 +237,15 @@ def test_metrics_segmentation(case, tolerance):
     scores = {}
     for absent in ("left_out", "zero", "labelled_only"):
         task = SegmentationTask(
-            "deeplabv3plus", "resnet18", classes, 1, "ce", case["params"]["ignore_index"], absent, encoder_width=2, decoder_channels=2
+            "deeplabv3plus",
+            "resnet18",
+            classes,
+            1,
+            "ce",
+            case["params"]["ignore_index"],
+            absent,
+            encoder_width=2,
+            decoder_channels=2,
         )
         metric = task.metric()
         for label, prediction in zip(labels, predictions, strict=True):
@@ -232,7 +257,9 @@ def test_metrics_segmentation(case, tolerance):
     np.testing.assert_allclose(scores["zero"]["miou"], outputs["miou_absent_classes_as_zero"], **tolerance)
     np.testing.assert_allclose(scores["labelled_only"]["miou"], outputs["miou_classes_in_labels_only"], **tolerance)
     np.testing.assert_allclose(scores["zero"]["pixel_accuracy"], outputs["pixel_accuracy"], **tolerance)
-    np.testing.assert_allclose(scores["zero"]["mean_class_accuracy"], outputs["mean_class_accuracy_of_present"], **tolerance)
+    np.testing.assert_allclose(
+        scores["zero"]["mean_class_accuracy"], outputs["mean_class_accuracy_of_present"], **tolerance
+    )
     named = {f"iou/{number}": iou for number, iou in enumerate(outputs["iou"]) if iou != "nan"}
     found = {name: value for name, value in scores["left_out"].items() if name.startswith("iou/")}
     assert found == pytest.approx(named, rel=tolerance["rtol"], abs=tolerance["atol"])

@@ -66,11 +66,22 @@ def test_rounds(case, tolerance):
     for visits, wanted in zip(inputs["rounds"], expected, strict=True):
         uploads = []
         for visit in visits:
-            client, before = clients[visit["client"]], next(row for row in wanted["before_training"] if row["client"] == visit["client"])
+            client, before = (
+                clients[visit["client"]],
+                next(row for row in wanted["before_training"] if row["client"] == visit["client"]),
+            )
             received = method.download(server, client.id)
             optimizer = torch.optim.SGD(task.parameters(), lr=params["lr"])
             local = Local(
-                client, 1, task, received, memories[client.id], params["minibatches_per_round"], optimizer, fabric=None, batches=None
+                client,
+                1,
+                task,
+                received,
+                memories[client.id],
+                params["minibatches_per_round"],
+                optimizer,
+                fabric=None,
+                batches=None,
             )
             with torch.no_grad():
                 for key, parameter in trainable(task).items():
@@ -78,7 +89,9 @@ def test_rounds(case, tolerance):
             np.testing.assert_allclose(flat(received, task), before["global_flat"], **tolerance)
             quotient = float(received["feddc/size"])
             np.testing.assert_allclose(params["alpha_coef"] / quotient, before["alpha"], **tolerance)
-            np.testing.assert_allclose(flat(received, task, "feddc/state/") / quotient, before["global_state_used"], **tolerance)
+            np.testing.assert_allclose(
+                flat(received, task, "feddc/state/") / quotient, before["global_state_used"], **tolerance
+            )
             for name, values in (("feddc/drift/", "drift_h"), ("feddc/state/", "local_state")):
                 kept = flat(local.memory, task, name) if local.memory else torch.zeros(size)
                 np.testing.assert_allclose(kept, before[values], **tolerance)
@@ -89,7 +102,10 @@ def test_rounds(case, tolerance):
             method.on_local_end(local)
             memories[client.id] = local.memory
             uploads.append(
-                Upload(client, {key: value.detach().clone() for key, value in task.model_state().items()} | method.upload(local))
+                Upload(
+                    client,
+                    {key: value.detach().clone() for key, value in task.model_state().items()} | method.upload(local),
+                )
             )
         server = method.aggregate(server, uploads)
         np.testing.assert_allclose(flat(server, task), wanted["server_flat_after"], **tolerance)

@@ -35,7 +35,9 @@ class Quartic(Task):
         if self.targets is None:
             return output.logits.sum() * 0
         self.seen.append([value.detach().clone() for value in self.model.tensors])
-        return sum((value - target).pow(4).sum() for value, target in zip(self.model.tensors, self.targets, strict=True))
+        return sum(
+            (value - target).pow(4).sum() for value, target in zip(self.model.tensors, self.targets, strict=True)
+        )
 
     metric = update = scores = criterion
 
@@ -60,20 +62,28 @@ def test_alignment(case, tolerance):
     inputs, params, outputs, tolerance = case["inputs"], case["params"], case["outputs"], tolerance["alignment"]
     classes, count = params["num_classes"], len(inputs["real_labels"])
     method = FedGPS(
-        temperature=params["temperature"], class_weight=params["class_weight"], surrogate_weight=params["surrogate_weight"], clip=None
+        temperature=params["temperature"],
+        class_weight=params["class_weight"],
+        surrogate_weight=params["surrogate_weight"],
+        clip=None,
     )
     prototypes = torch.tensor([inputs["global_surrogate_prototypes"][str(classes + c)] for c in range(classes)])
     local = visit(Quartic([torch.zeros(1)]), surrogates(prototypes))
     method.on_local_start(local)
     features = torch.tensor(inputs["real_features"] + inputs["surrogate_features"], requires_grad=True)
-    batch = {"label": torch.tensor(inputs["real_labels"]), "surrogate": torch.tensor(inputs["surrogate_labels_shifted"]) - classes}
+    batch = {
+        "label": torch.tensor(inputs["real_labels"]),
+        "surrogate": torch.tensor(inputs["surrogate_labels_shifted"]) - classes,
+    }
     assert len(batch["label"]) == count
     terms = method.loss(local, batch, Output(torch.zeros(len(features), 2 * classes), features))
     np.testing.assert_allclose(terms["contrast"].item(), outputs["supcon_all"], **tolerance)
     np.testing.assert_allclose(terms["surrogate_contrast"].item(), 0.1 * outputs["supcon_surrogate"], **tolerance)
     total = terms["contrast"] + terms["surrogate_contrast"]
     np.testing.assert_allclose(total.item(), outputs["alignment_total"], **tolerance)
-    np.testing.assert_allclose(torch.autograd.grad(total, features, retain_graph=True)[0], outputs["grad_features"], **tolerance)
+    np.testing.assert_allclose(
+        torch.autograd.grad(total, features, retain_graph=True)[0], outputs["grad_features"], **tolerance
+    )
     np.testing.assert_allclose(terms["prototype"].item(), 0.1 * outputs["prototype_mse"], **tolerance)
     gradient = torch.autograd.grad(terms["prototype"] / 0.1, features)[0]
     np.testing.assert_allclose(gradient, outputs["grad_prototype_mse"], **tolerance)
@@ -83,7 +93,9 @@ def test_alignment(case, tolerance):
 @pytest.mark.parametrize(("case", "tolerance"), cases("fedgps", "path"))
 def test_path(case, tolerance, when):
     params, expected, tolerance = case["params"], case["outputs"][when], tolerance["path"]
-    given = {name: [torch.tensor(value, dtype=torch.float64) for value in values] for name, values in case["inputs"].items()}
+    given = {
+        name: [torch.tensor(value, dtype=torch.float64) for value in values] for name, values in case["inputs"].items()
+    }
     share = 1 / params["clients_per_round"] if when == "in_previous_round" else 0.0
     for clip in (None, params["max_norm"]):
         task = Quartic([value.clone() for value in given["params"]], given["quartic_target"])
@@ -102,9 +114,13 @@ def test_path(case, tolerance, when):
         for value, wanted in zip(perturbed, expected["perturbed"], strict=True):
             np.testing.assert_allclose(value, wanted, **tolerance)
         if clip is None:
-            for number, (value, wanted) in enumerate(zip(task.model.tensors, expected["gradient_at_perturbed"], strict=True)):
+            for number, (value, wanted) in enumerate(
+                zip(task.model.tensors, expected["gradient_at_perturbed"], strict=True)
+            ):
                 np.testing.assert_allclose(value.grad, wanted, **tolerance)
-                np.testing.assert_allclose(value.detach() + params["lr"] * value.grad, expected["restored"][number], **tolerance)
+                np.testing.assert_allclose(
+                    value.detach() + params["lr"] * value.grad, expected["restored"][number], **tolerance
+                )
         else:
             for value, wanted in zip(task.model.tensors, expected["after_sgd"], strict=True):
                 np.testing.assert_allclose(value.detach(), wanted, **tolerance)
@@ -116,9 +132,14 @@ def test_prototypes(case, tolerance):
     classes, width = len(outputs["global_"]), len(outputs["global_"]["0"])
     method, uploads = FedGPS(clip=None), []
     for client, features in case["inputs"]["surrogate_features"].items():
-        local = visit(Quartic([torch.zeros(1)]), surrogates(torch.zeros(classes, width, dtype=torch.float64)), client=int(client))
+        local = visit(
+            Quartic([torch.zeros(1)]), surrogates(torch.zeros(classes, width, dtype=torch.float64)), client=int(client)
+        )
         method.on_local_start(local)
-        for kind, rows in features.items():  # a batch a class: one real image, whose feature is the first row, and the surrogates
+        for (
+            kind,
+            rows,
+        ) in features.items():  # a batch a class: one real image, whose feature is the first row, and the surrogates
             both = torch.tensor([rows[0], *rows], dtype=torch.float64)
             batch = {"label": torch.zeros(1, dtype=torch.int64), "surrogate": torch.full((len(rows),), int(kind))}
             method.loss(local, batch, Output(torch.zeros(len(both), 2 * classes), both))

@@ -19,7 +19,17 @@ class Classifier(Network):
 
 
 def visit(method, received, num_samples):
-    local = Local(Client(0, num_samples), 2, Classifier(torch.nn.Identity()), received, {}, 1, optimizer=None, fabric=None, batches=None)
+    local = Local(
+        Client(0, num_samples),
+        2,
+        Classifier(torch.nn.Identity()),
+        received,
+        {},
+        1,
+        optimizer=None,
+        fabric=None,
+        batches=None,
+    )
     method.on_local_start(local)
     return local
 
@@ -37,7 +47,10 @@ def test_fedproto(case, tolerance):
     inputs, outputs = case["inputs"]["loss"], case["outputs"]
     method = FedProto(weight=case["params"]["lambda_"])
     shape = (np.shape(inputs["logits"])[1], np.shape(inputs["features"])[1])
-    for prototypes, expected in ((inputs["global_prototypes"], outputs["loss"]), ({}, outputs["loss_without_prototypes"])):
+    for prototypes, expected in (
+        (inputs["global_prototypes"], outputs["loss"]),
+        ({}, outputs["loss_without_prototypes"]),
+    ):
         logits, features = tensor(inputs["logits"]).requires_grad_(), tensor(inputs["features"]).requires_grad_()
         local = visit(method, table(prototypes, shape), len(features))
         batch = {"image": features, "label": torch.tensor(inputs["labels"])}
@@ -60,7 +73,9 @@ def test_fedproto(case, tolerance):
         for epoch in range(2):  # the first one does not count
             for part in (slice(0, 1), slice(1, None)):
                 if len(rows[part]):
-                    output = Output(torch.zeros(len(rows[part]), shape[0], dtype=torch.float64), rows[part] * (epoch or 3))
+                    output = Output(
+                        torch.zeros(len(rows[part]), shape[0], dtype=torch.float64), rows[part] * (epoch or 3)
+                    )
                     method.loss(local, {"image": rows[part], "label": labels[part]}, output)
         uploads.append(Upload(Client(number, len(rows)), method.upload(local)))
         for name, value in prototypes.items():

@@ -1,4 +1,6 @@
-"""Golden numbers of FedProx through its hooks: gradients after one step of learning rate 0, penalty from the client log."""
+"""Golden numbers of FedProx through its hooks: gradients after one step of learning rate 0, penalty from the client
+log.
+"""
 
 import numpy as np
 import pytest

@@ -18,7 +18,12 @@ class Pixels(Network):
 
     def __init__(self, num_classes, channels, outputs=()):
         super().__init__(nn.Module())
-        self.model.embedding_channels, self.num_classes, self.ignore_index, self.outputs = channels, num_classes, 255, iter(outputs)
+        self.model.embedding_channels, self.num_classes, self.ignore_index, self.outputs = (
+            channels,
+            num_classes,
+            255,
+            iter(outputs),
+        )
         self.register_parameter("anything", nn.Parameter(torch.zeros(1)))
 
     def forward(self, image):
@@ -36,7 +41,9 @@ def visit(method, task, batches=()):
     method.adapt(task)
     task.model.fedseg = nn.Identity()  # the cases give embeddings, not decoder outputs
     received = task.model_state()
-    local = Local(Client(0, 1), 2, task, received, {}, 1, optimizer=None, fabric=NoFabric(), batches=lambda augment: iter(batches))
+    local = Local(
+        Client(0, 1), 2, task, received, {}, 1, optimizer=None, fabric=NoFabric(), batches=lambda augment: iter(batches)
+    )
     method.on_local_start(local)
     return local
 
@@ -64,7 +71,9 @@ def test_pixel_contrast(case, tolerance, max_anchors):
     labels = torch.where(labels == 255, -1, labels).long()
     vectors, classes = memory[held > 0], (held > 0).nonzero()[:, 0]
     draws = torch.rand(labels.numel(), generator=torch.Generator().manual_seed(0))
-    loss = pixel_contrast(embedding, labels, vectors, classes, len(memory), case["params"]["temperature"], max_anchors, draws)
+    loss = pixel_contrast(
+        embedding, labels, vectors, classes, len(memory), case["params"]["temperature"], max_anchors, draws
+    )
     loss.backward()
     np.testing.assert_allclose(loss.item(), expected["loss"], **tolerance["pixel_contrast"])
     np.testing.assert_allclose(embedding.grad, expected["grad_embeddings"], **tolerance["pixel_contrast"])
@@ -75,7 +84,10 @@ def test_class_memory(case, tolerance):
     """Through the hook, one image a batch."""
     images, expected = case["inputs"]["images"], case["outputs"]
     outputs = [Output(torch.tensor(image["logits"]), torch.tensor(image["emb"])) for image in images]
-    outputs = [Output(o.logits.reshape(1, *o.logits.shape[-3:]), o.embedding.reshape(1, *o.embedding.shape[-3:])) for o in outputs]
+    outputs = [
+        Output(o.logits.reshape(1, *o.logits.shape[-3:]), o.embedding.reshape(1, *o.embedding.shape[-3:]))
+        for o in outputs
+    ]
     batches = [
         {"image": output.logits, "mask": torch.tensor(image["labels"]).reshape(1, *output.logits.shape[-2:])}
         for image, output in zip(images, outputs, strict=True)
@@ -85,6 +97,10 @@ def test_class_memory(case, tolerance):
     local = visit(method, Pixels(case["params"]["num_classes"], channels, outputs), batches)
     vectors, classes = local.scratch["fedseg/memory"]
     memory, held = torch.tensor(expected["memory_after_normalisation"]), torch.tensor(expected["memory_mask"]) > 0
-    wanted = [memory[number, image] for image in range(len(images)) for number in range(len(memory)) if held[number, image]]
-    assert classes.tolist() == [number for image in range(len(images)) for number in range(len(memory)) if held[number, image]]
+    wanted = [
+        memory[number, image] for image in range(len(images)) for number in range(len(memory)) if held[number, image]
+    ]
+    assert classes.tolist() == [
+        number for image in range(len(images)) for number in range(len(memory)) if held[number, image]
+    ]
     np.testing.assert_allclose(vectors, torch.stack(wanted), **tolerance["class_memory"])

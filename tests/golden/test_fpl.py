@@ -49,7 +49,9 @@ def test_fpl(case, tolerance):
     method.on_local_start(local)
     for number, expected in outputs["unbiased_prototypes"].items():
         np.testing.assert_allclose(local.scratch["fpl/unbiased"][int(number)], expected, **tolerance)
-    terms = method.loss(local, {"image": features, "label": labels}, Output(torch.zeros(len(labels), classes), features))
+    terms = method.loss(
+        local, {"image": features, "label": labels}, Output(torch.zeros(len(labels), classes), features)
+    )
     total = terms["contrastive"] + terms["unbiased"]
     total.backward()
     np.testing.assert_allclose(total.item(), outputs["prototype_loss"], **tolerance)

@@ -25,21 +25,31 @@ def cases(file, kind=None):
     """One parameter a case (and a parameter set, where a case has several)."""
     path = ROOT / f"{file}.json"
     if not path.is_file():
-        return [pytest.param(None, None, id=file, marks=pytest.mark.skip(reason=f"{path} is not there; set FEDRS_GOLDEN to the folder"))]
+        return [
+            pytest.param(
+                None,
+                None,
+                id=file,
+                marks=pytest.mark.skip(reason=f"{path} is not there; set FEDRS_GOLDEN to the folder"),
+            )
+        ]
     content = json.loads(path.read_text())
     found = []
     for case in content["cases"]:
         if case.get("kind") == kind:
             for result in case.get("results", [{}]):
                 suffix = "".join(f"-{value}" for value in result.get("params", {}).values())
-                found.append(pytest.param({**case, **result}, content["tolerance"], id=f"{file}-{case['name']}{suffix}"))
+                found.append(
+                    pytest.param({**case, **result}, content["tolerance"], id=f"{file}-{case['name']}{suffix}")
+                )
     assert found, f"{path} has no case of kind {kind}"
     return found
 
 
 def state_of(entries, namespace="model/"):
     return {
-        namespace + name: torch.tensor(value, dtype=torch.float64 if np.ndim(value) else torch.int64) for name, value in entries.items()
+        namespace + name: torch.tensor(value, dtype=torch.float64 if np.ndim(value) else torch.int64)
+        for name, value in entries.items()
     }
 
 
@@ -75,7 +85,9 @@ def test_fedavg(case, tolerance):
     assert [upload.log["weight"] for upload in uploads] == [1 / len(uploads)] * len(uploads)
 
 
-@pytest.mark.parametrize("method", [FedBN(weighting="uniform"), FedAvg(weighting="uniform")], ids=["fedbn_mode", "fedavg_mode"])
+@pytest.mark.parametrize(
+    "method", [FedBN(weighting="uniform"), FedAvg(weighting="uniform")], ids=["fedbn_mode", "fedavg_mode"]
+)
 @pytest.mark.parametrize(("case", "tolerance"), cases("fedbn"))
 def test_fedbn(case, tolerance, method):
     inputs, expected = case["inputs"], case["outputs"]["fedbn" if isinstance(method, FedBN) else "fedavg"]
@@ -90,7 +102,10 @@ def test_fedbn(case, tolerance, method):
     private, sent = method.private_keys(task), method.sent_keys(task)
     server, clients = state_of(inputs["server_state"]), [state_of(entries) for entries in inputs["client_states"]]
     assert server.keys() == task.model_state().keys()
-    uploads = [Upload(Client(k, 1), {key: value for key, value in client.items() if key in sent}) for k, client in enumerate(clients)]
+    uploads = [
+        Upload(Client(k, 1), {key: value for key, value in client.items() if key in sent})
+        for k, client in enumerate(clients)
+    ]
     server = method.aggregate(server, uploads)
 
     # the released averaging copies the first client's counter; ours keeps the largest
@@ -102,7 +117,9 @@ def test_fedbn(case, tolerance, method):
 
 
 def modulated(size):
-    """A task whose modulation parameters in float64 have exactly `size` elements; an odd one needs a beta that does not count."""
+    """A task whose modulation parameters in float64 have exactly `size` elements; an odd one needs a beta that does not
+    count.
+    """
     layers = [Modulation(size // 2)] + [Modulation(1)] * (size % 2)
     for layer in layers[1:]:
         layer.beta_is_dead = True
@@ -146,7 +163,9 @@ def test_metrics_accuracy(case, tolerance):
     metric = task.metric()
     for rows in torch.arange(len(label)).split(4):
         task.update(metric, Output(logits[rows], torch.empty(0)), {"label": label[rows]})
-    np.testing.assert_allclose(task.scores(metric)["overall_accuracy"], case["outputs"]["overall_accuracy"], **tolerance)
+    np.testing.assert_allclose(
+        task.scores(metric)["overall_accuracy"], case["outputs"]["overall_accuracy"], **tolerance
+    )
 
 
 def multilabel_scores(*samples, batch=4):
@@ -169,7 +188,11 @@ def test_metrics_multilabel(case, tolerance):
     np.testing.assert_allclose(scores["micro_map"], outputs["micro_map"], **tolerance)
     np.testing.assert_allclose(scores["macro_map"], outputs["macro_map_over_classes_with_positives"], **tolerance)
     each = {str(number): value for number, value in enumerate(outputs["ap_per_class"]) if value != "nan"}
-    assert {name.removeprefix("ap/"): pytest.approx(value, rel=1e-9, abs=1e-12) for name, value in scores.items() if "ap/" in name} == each
+    assert {
+        name.removeprefix("ap/"): pytest.approx(value, rel=1e-9, abs=1e-12)
+        for name, value in scores.items()
+        if "ap/" in name
+    } == each
 
 
 @pytest.mark.parametrize(("case", "tolerance"), cases("metrics", "multilabel_clients"))

@@ -1,4 +1,6 @@
-"""Golden numbers of MOON through its hooks. The network looks its features and logits up, in the state it is called with."""
+"""Golden numbers of MOON through its hooks. The network looks its features and logits up, in the state it is called
+with.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""What every method must show, on a classification and on a segmentation federation: helpers for the tests of single methods."""
+"""What every method must show, on a classification and on a segmentation federation: helpers for the tests of single
+methods.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ CLASSIFICATION: dict[str, Any] = {"federation": make_federation()}
 SEGMENTATION: dict[str, Any] = {"federation": make_segmentation_federation(), "make_task": small_segmentation_task}
 
 
-def check_neutral(make_method: Callable[[], FedAvg], make_reference: Callable[[], FedAvg], folder: Path, **engine: Any) -> Outcome:
+def check_neutral(
+    make_method: Callable[[], FedAvg], make_reference: Callable[[], FedAvg], folder: Path, **engine: Any
+) -> Outcome:
     """With its terms at weight 0 a method ends in the bits of the reference, on the keys that the reference has.
 
     Three rounds, four of six clients in each.
@@ -34,7 +38,9 @@ def check_neutral(make_method: Callable[[], FedAvg], make_reference: Callable[[]
     return neutral
 
 
-def assert_fedavg(neutral: Callable[[], FedAvg], full: Callable[[], FedAvg], folder: Path, **engine: Any) -> tuple[Outcome, Outcome]:
+def assert_fedavg(
+    neutral: Callable[[], FedAvg], full: Callable[[], FedAvg], folder: Path, **engine: Any
+) -> tuple[Outcome, Outcome]:
     """The neutral method ends in the bits of federated averaging, the full one does not."""
     without = check_neutral(neutral, FedAvg, folder, **engine)
     with_terms = run(full, folder / "full", **engine)

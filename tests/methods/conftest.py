@@ -46,12 +46,19 @@ FEDDAP: dict[str, Any] = {
 
 
 class Crops:
-    """Blocks of three classes with colours of their own; a domain permutes the bands, brightens them and adds waves of its own."""
+    """Blocks of three classes with colours of their own; a domain permutes the bands, brightens them and adds waves of
+    its own.
+    """
 
     def __init__(self, domains: Sequence[int], shift: float = 1.0, side: int = SIDE) -> None:
         count, cells = len(domains), 8
         draw = partial(torch.rand, generator=torch_stream(1, "crops"))
-        self.masks = (draw(count, cells, cells) * CLASSES).long().repeat_interleave(side // cells, 1).repeat_interleave(side // cells, 2)
+        self.masks = (
+            (draw(count, cells, cells) * CLASSES)
+            .long()
+            .repeat_interleave(side // cells, 1)
+            .repeat_interleave(side // cells, 2)
+        )
         colours = torch.eye(3)[self.masks].permute(0, 3, 1, 2)  # [N, 3, side, side]
         place = torch.arange(side)
         for domain in sorted(set(domains)):
@@ -73,7 +80,9 @@ class Crops:
 def make_segmentation_federation(
     sizes: Sequence[int] = SIZES, domains: Sequence[int] | None = None, shift: float = 1.0, num_test: int = 6
 ) -> Federation:
-    """Clients of the given sizes, client k of domain `domains[k]` (k mod 2 by default), tested on crops of their domain."""
+    """Clients of the given sizes, client k of domain `domains[k]` (k mod 2 by default), tested on crops of their
+    domain.
+    """
     domains = [client % 2 for client in range(len(sizes))] if domains is None else domains
     kinds = sorted(set(domains))
     of_crop = [domain for size, domain in zip(sizes, domains, strict=True) for _ in range(size)]
@@ -81,7 +90,9 @@ def make_segmentation_federation(
     source = Crops(of_crop + [domain for domain in kinds for _ in range(num_test)], shift)
     starts = np.cumsum([0, *sizes])
     clients = tuple(
-        ClientSplit(client, f"site {client}", np.arange(starts[client], starts[client + 1]), tests[domain], f"domain {domain}")
+        ClientSplit(
+            client, f"site {client}", np.arange(starts[client], starts[client + 1]), tests[domain], f"domain {domain}"
+        )
         for client, domain in enumerate(domains)
     )
     transform = ImageTransform(mean=[0.3] * 3, std=[0.2] * 3, scale=1 / 255, augment=False)

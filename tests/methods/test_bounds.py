@@ -24,7 +24,10 @@ OPTIMIZERS = [
 
 def batches(count=6):
     draws = torch_stream("batches")
-    return [{"image": torch.randn(6, 3, 16, 16, generator=draws), "label": torch.randint(3, (6,), generator=draws)} for _ in range(count)]
+    return [
+        {"image": torch.randn(6, 3, 16, 16, generator=draws), "label": torch.randint(3, (6,), generator=draws)}
+        for _ in range(count)
+    ]
 
 
 def task_with(optimizer):
@@ -40,7 +43,15 @@ def train(method, optimizer, rounds):
     fabric, task, memory = L.Fabric(accelerator="cpu", devices=1), task_with(optimizer), {}
     for number, part in enumerate(rounds, 1):
         local = Local(
-            Client(0, 36), number, task, {}, load(save(memory)), len(part), task.configure_optimizers(), fabric, lambda augment: iter(())
+            Client(0, 36),
+            number,
+            task,
+            {},
+            load(save(memory)),
+            len(part),
+            task.configure_optimizers(),
+            fabric,
+            lambda augment: iter(()),
         )
         method.on_local_start(local)
         for batch in part:
@@ -51,7 +62,9 @@ def train(method, optimizer, rounds):
 
 
 @pytest.mark.parametrize("method", [Centralised(), LocalOnly()], ids=lambda method: type(method).__name__)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda factory: f"{factory.func.__name__}-{len(factory.keywords)}")
+@pytest.mark.parametrize(
+    "optimizer", OPTIMIZERS, ids=lambda factory: f"{factory.func.__name__}-{len(factory.keywords)}"
+)
 def test_rounds_with_kept_optimizer_equal_one_training(method, optimizer):
     data = batches()
     unbroken, _ = train(method, optimizer, [data])
@@ -108,4 +121,6 @@ def test_centralised_pools_and_shares():
     assert method.pools_clients
     assert method.private_keys(task) == set()
     state = {key: value.clone() for key, value in task.model_state().items()}
-    assert all(torch.equal(value, state[key]) for key, value in method.aggregate({}, [Upload(Client(0, 9), state)]).items())
+    assert all(
+        torch.equal(value, state[key]) for key, value in method.aggregate({}, [Upload(Client(0, 9), state)]).items()
+    )

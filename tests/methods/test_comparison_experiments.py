@@ -1,4 +1,6 @@
-"""FedMAD's comparisons on EuroSAT and BigEarthNet: every file can be read, and differs from the others in what its row needs alone."""
+"""FedMAD's comparisons on EuroSAT and BigEarthNet: every file can be read, and differs from the others in what its row
+needs alone.
+"""
 
 import re
 from functools import cache
@@ -51,18 +53,24 @@ def test_only_the_method_differs(folder, name):
     assert plain["method"]["class_path"].rpartition(".")[2] == ROWS[folder][name]
     getattr(methods, ROWS[folder][name])(**plain["method"]["init_args"])
     reference = deciding(read(folder, "fedavg"))
-    other = {key for key, value in deciding(plain).items() if not key.startswith("method.") and reference.get(key) != value}
+    other = {
+        key for key, value in deciding(plain).items() if not key.startswith("method.") and reference.get(key) != value
+    }
     assert {key.partition(".")[0] for key in other} == ({"optimizer"} if name == "feddc_sgd" else set())
     assert plain["run"]["name"] == folder  # one table
     labels = [read(folder, row)["run"]["label"] or ROWS[folder][row] for row in ROWS[folder]]
     assert len(set(labels)) == len(labels)
 
 
-@pytest.mark.parametrize(("folder", "name"), [row for row in FILES if not row[1].startswith(("fedavg", "fedbn", "fedmad"))])
+@pytest.mark.parametrize(
+    ("folder", "name"), [row for row in FILES if not row[1].startswith(("fedavg", "fedbn", "fedmad"))]
+)
 def test_values_in_sight_are_the_defaults(folder, name):
     """The files repeat the released values; a default that moved away from them would show here."""
     plain = read(folder, name)["method"]["init_args"]
-    changed = {"feddc_no_state": {"state_scale"}, "fedproto": {"weight"}, "fedawa": {"lr", "weight_decay"}}.get(name, set())
+    changed = {"feddc_no_state": {"state_scale"}, "fedproto": {"weight"}, "fedawa": {"lr", "weight_decay"}}.get(
+        name, set()
+    )
     default = vars(getattr(methods, ROWS[folder][name])())
     for key, value in plain.items():
         if key not in changed and key in default:
@@ -84,7 +92,9 @@ def test_the_ablation_turns_one_switch_a_row(folder):
         assert row != whole
     assert whole["method.init_args.modulation"] == "private"
     # the row with neither part is FedBN, whose private layers are those of FedMAD
-    assert read(folder, "fedbn")["method"]["init_args"]["norms"] == read(folder, "fedmad")["method"]["init_args"]["norms"]
+    assert (
+        read(folder, "fedbn")["method"]["init_args"]["norms"] == read(folder, "fedmad")["method"]["init_args"]["norms"]
+    )
 
 
 def test_bigearthnet_has_the_values_of_the_paper():
@@ -92,11 +102,17 @@ def test_bigearthnet_has_the_values_of_the_paper():
     data, method = plain["data"]["init_args"], plain["method"]["init_args"]
     assert (data["countries"], data["season"], data["flagged"]) == (EIGHT, "summer", False)
     assert (tuple(data["bands"]), data["image_size"]) == (BANDS, None)
-    assert (plain["task"]["class_path"].rpartition(".")[2], plain["task"]["init_args"]["backbone"]) == ("MultilabelTask", "resnet50")
+    assert (plain["task"]["class_path"].rpartition(".")[2], plain["task"]["init_args"]["backbone"]) == (
+        "MultilabelTask",
+        "resnet50",
+    )
     assert (method["num_layers"], method["power"]) == (4, 2.0)
     paper = {"num_rounds": 40, "local_epochs": 2, "batch_size": 512}
     assert plain["schedule"] == plain["schedule"] | paper
-    assert plain["optimizer"] == {"class_path": "torch.optim.Adam", "init_args": plain["optimizer"]["init_args"] | {"lr": 0.001}}
+    assert plain["optimizer"] == {
+        "class_path": "torch.optim.Adam",
+        "init_args": plain["optimizer"]["init_args"] | {"lr": 0.001},
+    }
     assert plain["optimizer"]["init_args"]["weight_decay"] == 0
 
 
@@ -111,5 +127,8 @@ def test_the_sensitivity_grids_are_swept_as_the_experiment_says(tmp_path, monkey
         out = capsys.readouterr().out
         for key, value in re.findall(r"--(method\.init_args\.\w+)[= ](\S+)", out):
             seen.setdefault(key.rpartition(".")[2], []).append(float(value))
-    assert {name: (min(values), max(values)) for name, values in seen.items()} == {"num_layers": (1, 16), "power": (0.5, 3.0)}
+    assert {name: (min(values), max(values)) for name, values in seen.items()} == {
+        "num_layers": (1, 16),
+        "power": (0.5, 3.0),
+    }
     assert not list(tmp_path.iterdir())

@@ -48,7 +48,9 @@ from .conftest import FEDDAP
 def test_methods_round_trip_through_a_config(method, arguments):
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(FedAvg, "method", required=True)
-    config = parser.parse_object({"method": {"class_path": f"{method.__module__}.{method.__name__}", "init_args": arguments}})
+    config = parser.parse_object(
+        {"method": {"class_path": f"{method.__module__}.{method.__name__}", "init_args": arguments}}
+    )
     again = parser.parse_string(parser.dump(config, skip_none=False))
     assert again == config
     built = parser.instantiate(again).method

@@ -1,4 +1,5 @@
-"""Every method in the engine: bits that neither the number of ranks nor a kill changes, one pass a batch, defined numbers.
+"""Every method in the engine: bits that neither the number of ranks nor a kill changes, one pass a batch, defined
+numbers.
 
 All methods run one after the other in the same processes, a group of processes for each number of ranks.
 """
@@ -60,7 +61,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "FedGPS": (FedGPS, {}),
     "FedProto": (partial(FedProto, weight=0.5), {"local_epochs": 2}),
     "FedProto, authors": (partial(FedProto, weight=0.5, average_model=False, keep_missing=False), {}),
-    "FedProto, paper, segmentation": (partial(FedProto, weight=0.5, proto_weighting="samples", regulariser="prototypes"), SEG),
+    "FedProto, paper, segmentation": (
+        partial(FedProto, weight=0.5, proto_weighting="samples", regulariser="prototypes"),
+        SEG,
+    ),
     "FPL": (FPL, {}),
     "FPL, segmentation": (partial(FPL, num_pixels=50), SEG),
     "FedSeg": (fedseg, SEG),
@@ -70,11 +74,19 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "FedDAP": (feddap, ROUNDS),
     "FedDAP, finch": (
-        partial(feddap, clustering="finch", num_clusters=None, descriptor_convs="local", descriptor_source="statistics_pass"),
+        partial(
+            feddap, clustering="finch", num_clusters=None, descriptor_convs="local", descriptor_source="statistics_pass"
+        ),
         ROUNDS,
     ),
     "FedDAP, last epoch": (
-        partial(feddap, anchor_source="last_epoch", detach_descriptors=False, cluster_weights="uniform", descriptor_scaling="none"),
+        partial(
+            feddap,
+            anchor_source="last_epoch",
+            detach_descriptors=False,
+            cluster_weights="uniform",
+            descriptor_scaling="none",
+        ),
         ROUNDS,
     ),
     "LocalOnly": (LocalOnly, {}),
@@ -132,7 +144,10 @@ def outcomes(tmp_path_factory):
                 passes = {True: [], False: []}
                 outcome = play(fabric, make, folder / name / kind, before=count_passes(passes), **engine_of(name))
                 # A pipe between processes holds little: the logs are read from the run's folder.
-                found[name] = replace(outcome, history=[], clients=[], server=outcome.server if kind == "one" else {}), len(passes[True])
+                found[name] = (
+                    replace(outcome, history=[], clients=[], server=outcome.server if kind == "one" else {}),
+                    len(passes[True]),
+                )
             return found
 
         found = on_ranks({"one": 1, "two": 2, "three": 3, "resumed": 2}[kind], body)
@@ -194,7 +209,11 @@ def test_segmentation_without_a_labelled_pixel_and_with_a_class_nobody_has(name,
     federation = make_segmentation_federation((4, 5, 4))
     federation.source.masks[federation.clients[0].train] = IGNORED
     optimizer = SGD if name == "FedDC" else {}
-    engine = {"federation": federation, "make_task": partial(small_segmentation_task, CLASSES + 1), "clients_per_round": None}
+    engine = {
+        "federation": federation,
+        "make_task": partial(small_segmentation_task, CLASSES + 1),
+        "clients_per_round": None,
+    }
     outcome = run(SEGMENTS[name], tmp_path, num_rounds=2, **engine, **optimizer)
     assert defined(outcome)
     rows = [row for row in trained(outcome) if row["client"] == 0]
@@ -206,7 +225,12 @@ def test_segmentation_without_a_labelled_pixel_and_with_a_class_nobody_has(name,
 def test_one_participant_and_a_class_nobody_has(name, tmp_path):
     make, engine = CASES[name]
     more = small_segmentation_task if "make_task" in engine else small_classification_task
-    alone = {"num_rounds": 2, "clients_per_round": None if name == "Centralised" else 1, "make_task": partial(more, 5), "local_epochs": 1}
+    alone = {
+        "num_rounds": 2,
+        "clients_per_round": None if name == "Centralised" else 1,
+        "make_task": partial(more, 5),
+        "local_epochs": 1,
+    }
     outcome = run(make, tmp_path, **CLASSIFICATION | engine | alone)
     assert [len(record["cohort"]) for record in outcome.history] == [1, 1]
     assert defined(outcome)

@@ -44,7 +44,9 @@ def federation_of(num_clients, seed=0, spread=1.0, dtype=torch.float64):
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(seed), dtype=dtype)
     model = {"model/a": draw(7, 3), "model/b": draw(150_001), "model/c": draw(4)}
     clients = [Client(3 * k + 1, 5 + 7 * k) for k in range(num_clients)]
-    uploads = [Upload(client, {key: value + spread * draw(value.shape) for key, value in model.items()}) for client in clients]
+    uploads = [
+        Upload(client, {key: value + spread * draw(value.shape) for key, value in model.items()}) for client in clients
+    ]
     fractions = torch.tensor([client.num_samples for client in clients], dtype=torch.float64)
     server = model | {
         "fedawa/clients": torch.tensor([client.id for client in clients]),
@@ -57,7 +59,9 @@ def federation_of(num_clients, seed=0, spread=1.0, dtype=torch.float64):
 def direct_objective(method, logits, server, uploads):
     """J over whole vectors, as one would write it down."""
     w = torch.cat([server[key].reshape(-1) for key in ("model/a", "model/b")])
-    theta = torch.stack([torch.cat([upload.state[key].reshape(-1) for key in ("model/a", "model/b")]) for upload in uploads])
+    theta = torch.stack(
+        [torch.cat([upload.state[key].reshape(-1) for key in ("model/a", "model/b")]) for upload in uploads]
+    )
     share = logits.softmax(0)
     tau = theta - w
     mean = share @ tau
@@ -103,7 +107,9 @@ def test_rows_of_absent_clients_stay_and_order_does_not_matter():
     moved = (after["fedawa/logits"] != server["fedawa/logits"]).nonzero().flatten().tolist()
     assert moved == [1, 4]
     assert chosen[0].log["fedawa/logit"] == after["fedawa/logits"][4].item()
-    torch.testing.assert_close(method.aggregate(server, chosen[::-1])["fedawa/logits"], after["fedawa/logits"], rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        method.aggregate(server, chosen[::-1])["fedawa/logits"], after["fedawa/logits"], rtol=0, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("distance", ["cos", "euc"])
@@ -113,7 +119,12 @@ def test_identical_uploads_no_movement_and_a_zero_model_give_numbers(distance):
     same = [Upload(upload.client, uploads[0].state) for upload in uploads]
     still = [Upload(upload.client, {key: server[key] for key in upload.state}) for upload in uploads]
     nothing = server | {key: torch.zeros_like(value) for key, value in server.items() if key.startswith("model/")}
-    for start, case in ((server, same), (server, still), (nothing, uploads), (nothing, [Upload(u.client, nothing) for u in uploads])):
+    for start, case in (
+        (server, same),
+        (server, still),
+        (nothing, uploads),
+        (nothing, [Upload(u.client, nothing) for u in uploads]),
+    ):
         weights = method.weights(start, case)
         assert bool(torch.isfinite(weights).all())
         assert bool(torch.isfinite(FedAWA(distance=distance).aggregate(start, case)["fedawa/logits"]).all())
@@ -129,7 +140,9 @@ def test_gamma_scales_the_aggregate_and_not_the_weights():
     assert sum(upload.log["weight"] for upload in uploads) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("init", "values"), [("fractions", lambda f: f), ("log_fractions", torch.log), ("uniform", torch.zeros_like)])
+@pytest.mark.parametrize(
+    ("init", "values"), [("fractions", lambda f: f), ("log_fractions", torch.log), ("uniform", torch.zeros_like)]
+)
 def test_initial_logits(init, values, tmp_path):
     outcome = run(partial(FedAWA, lr=0.0, init=init), tmp_path, num_rounds=1)
     samples = torch.tensor(SIZES, dtype=torch.float64)

@@ -52,7 +52,11 @@ def test_other_norms_and_a_network_without_any():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"what": "none"}, "what: 'none'"), ({"select": "by_guess"}, "select: 'by_guess'"), ({"norms": ["spectral"]}, "norms: 'spectral'")],
+    [
+        ({"what": "none"}, "what: 'none'"),
+        ({"select": "by_guess"}, "select: 'by_guess'"),
+        ({"norms": ["spectral"]}, "norms: 'spectral'"),
+    ],
 )
 def test_errors_name_the_option(options, message):
     with pytest.raises(ConfigError, match=message):

@@ -45,13 +45,20 @@ def uploads_of(method, task, clients, descriptors, sync):
 def test_who_gets_what_after_a_synchronisation():
     method, task, clients, server = hooks()
     assert not any("spectral." in key for key in method.download(server, 0))
-    server = method.aggregate(server, uploads_of(method, task, clients[4:5], [8.0], sync=False))  # client 4 is known, then absent
+    server = method.aggregate(
+        server, uploads_of(method, task, clients[4:5], [8.0], sync=False)
+    )  # client 4 is known, then absent
     server = method.aggregate(server, uploads_of(method, task, clients[:4], [0.0, 9.0, 1.0, 10.0], sync=True))
     spectral, gate = "model/feddap.spectral.mlp.0.bias", "model/feddap.gate.0.bias"
     weight = np.array(SIZES[:4], dtype=float)
-    low, high = ((1 * weight[0] + 3 * weight[2]) / (weight[0] + weight[2]), (2 * weight[1] + 4 * weight[3]) / (weight[1] + weight[3]))
+    low, high = (
+        (1 * weight[0] + 3 * weight[2]) / (weight[0] + weight[2]),
+        (2 * weight[1] + 4 * weight[3]) / (weight[1] + weight[3]),
+    )
     for client, expected in ((0, low), (1, high), (2, low), (3, high), (4, high)):
-        torch.testing.assert_close(method.download(server, client)[spectral], torch.full((8,), expected, dtype=torch.float32))
+        torch.testing.assert_close(
+            method.download(server, client)[spectral], torch.full((8,), expected, dtype=torch.float32)
+        )
     unknown = method.download(server, 5)
     assert spectral not in unknown
     torch.testing.assert_close(unknown[gate], torch.full((8,), float(weight @ [1, 2, 3, 4] / weight.sum())))
@@ -63,7 +70,9 @@ def test_who_gets_what_after_a_synchronisation():
     assert server["feddap/cluster"].tolist() == [0, 1, 0, 1, 1, -1]
 
 
-@pytest.mark.parametrize(("scaling", "same"), [("zscore", [[0, 2], [1, 3]]), ("balanced", [[0, 1], [2, 3]]), ("none", [[0, 3], [1, 2]])])
+@pytest.mark.parametrize(
+    ("scaling", "same"), [("zscore", [[0, 2], [1, 3]]), ("balanced", [[0, 1], [2, 3]]), ("none", [[0, 3], [1, 2]])]
+)
 def test_scaling_decides_which_entries_count(scaling, same):
     """The spectral entries say 01|23; half of the spatial ones, many more, say 02|13; a single large one says 03|12."""
     method, task, clients, server = hooks(descriptor_scaling=scaling)
@@ -92,7 +101,9 @@ def batch_of(labels, size=4):
 
 
 def with_anchors(server, valid):
-    anchors = F.normalize(torch.randn(server["feddap/anchors"].shape, generator=torch.Generator().manual_seed(1)), dim=1)
+    anchors = F.normalize(
+        torch.randn(server["feddap/anchors"].shape, generator=torch.Generator().manual_seed(1)), dim=1
+    )
     return server | {"feddap/anchors": anchors * torch.tensor(valid)[:, None], "feddap/valid": torch.tensor(valid)}
 
 
@@ -114,7 +125,9 @@ def test_terms_and_gradients_are_finite(labels, valid, supervised):
     sum(terms.values()).backward()
     gradients = {name: parameter.grad for name, parameter in task.named_parameters() if parameter.grad is not None}
     assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients.values())
-    assert bool(gradients["model.feddap.spectral.mlp.2.bias"].abs().max() > 1e-6) == supervised  # drift is flat at the anchors
+    assert (
+        bool(gradients["model.feddap.spectral.mlp.2.bias"].abs().max() > 1e-6) == supervised
+    )  # drift is flat at the anchors
     small = batch_of(labels)["mask"][:, ::4, ::4]
     assert local.scratch["counts"].tolist() == [int((small == number).sum()) for number in range(CLASSES)]
 
@@ -174,14 +187,18 @@ def test_gates_of_the_ablations(gate, alpha):
     local, _ = visit(method, task, with_anchors(server, [True] * 3), batch_of([0, 1, 2]))
     prototypes = task.model.feddap(task(batch_of([0, 1, 2])["image"]), local.scratch["anchors"])
     assert prototypes.gate.tolist() == [alpha] * 3
-    torch.testing.assert_close(prototypes.dap, F.normalize(alpha * prototypes.branches[0] + (1 - alpha) * prototypes.branches[1], dim=1))
+    torch.testing.assert_close(
+        prototypes.dap, F.normalize(alpha * prototypes.branches[0] + (1 - alpha) * prototypes.branches[1], dim=1)
+    )
 
 
 def test_detached_descriptors_leave_the_backbone_alone():
     for detach in (True, False):
         _, task, _, _ = hooks(detach_descriptors=detach)
         output = task(batch_of([0, 1])["image"])
-        task.model.feddap.descriptors(Output(output.logits, output.embedding, output.shallow, output.deep))[0].sum().backward()
+        task.model.feddap.descriptors(Output(output.logits, output.embedding, output.shallow, output.deep))[
+            0
+        ].sum().backward()
         assert (task.model.encoder.conv1.weight.grad is None) == detach
 
 
@@ -195,7 +212,11 @@ def test_the_global_model_needs_no_modulators():
         "spatial_conv",
     }
     assert all(key.startswith("model/feddap.") for key in private)
-    assert {key.split(".")[1] for key in method.sent_keys(task) if "feddap" in key} == {"head", "spectral_conv", "spatial_conv"}
+    assert {key.split(".")[1] for key in method.sent_keys(task) if "feddap" in key} == {
+        "head",
+        "spectral_conv",
+        "spatial_conv",
+    }
 
 
 @pytest.mark.parametrize(
@@ -227,5 +248,8 @@ def test_open_values_have_no_default():
 
 
 def test_a_classification_task_is_refused():
-    with pytest.raises(ConfigError, match="FedDAP needs a segmentation task with shallow and deep features; ClassificationTask has none"):
+    with pytest.raises(
+        ConfigError,
+        match="FedDAP needs a segmentation task with shallow and deep features; ClassificationTask has none",
+    ):
         feddap().adapt(ClassificationTask("resnet18", 4, 3, width=4, stem="small"))

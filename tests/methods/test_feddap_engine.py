@@ -50,7 +50,9 @@ def test_neutral_also_with_random_layers_and_another_memory_format(segmentation_
     }
     for name, task in tasks.items():
         options = {"channels_last": name == "channels_last"}
-        plain, neutral = (segmentation_run(m, num_rounds=2, make_task=task, options=options) for m in (FedAvg, partial(feddap, **OFF)))
+        plain, neutral = (
+            segmentation_run(m, num_rounds=2, make_task=task, options=options) for m in (FedAvg, partial(feddap, **OFF))
+        )
         assert all(torch.equal(neutral.server[key], value) for key, value in plain.server.items()), name
 
 
@@ -78,7 +80,9 @@ def test_modulators_stay_local_until_a_synchronisation_replaces_them(segmentatio
     method.visits = []
     outcome = segmentation_run(lambda: method, num_rounds=8, clients_per_round=3, seed=5)
     averages, last, kinds = {}, {}, set()
-    clusters = {(row["round"], row["client"]): row.get("feddap/cluster") for row in outcome.clients if row["phase"] == "train"}
+    clusters = {
+        (row["round"], row["client"]): row.get("feddap/cluster") for row in outcome.clients if row["phase"] == "train"
+    }
     for round in range(1, 9):
         now = [visit for visit in method.visits if visit[0] == round]
         for _, client, start, _ in now:
@@ -87,7 +91,11 @@ def test_modulators_stay_local_until_a_synchronisation_replaces_them(segmentatio
                 means, gate = averages[sync]
                 assert all(torch.equal(start[key], value) for key, value in gate.items())
                 if seen:
-                    found = [number for number, mean in means.items() if all(torch.equal(start[key], mean[key]) for key in mean)]
+                    found = [
+                        number
+                        for number, mean in means.items()
+                        if all(torch.equal(start[key], mean[key]) for key in mean)
+                    ]
                     assert len(found) == 1
                     kinds.add("absent" if seen < sync else "present")
                     if seen == sync:
@@ -107,12 +115,17 @@ def averages_of(visits, clusters):
 
     def mean(chosen):
         total = sum(client.num_samples for _, client, _, _ in chosen)
-        return {key: sum(end[key].double() * (c.num_samples / total) for _, c, _, end in chosen).float() for key in chosen[0][3]}
+        return {
+            key: sum(end[key].double() * (c.num_samples / total) for _, c, _, end in chosen).float()
+            for key in chosen[0][3]
+        }
 
     gate = {key: value for key, value in mean(visits).items() if ".gate." in key}
     means = {
         number: {
-            key: value for key, value in mean([visit for visit in visits if clusters[visit[1].id] == number]).items() if ".gate." not in key
+            key: value
+            for key, value in mean([visit for visit in visits if clusters[visit[1].id] == number]).items()
+            if ".gate." not in key
         }
         for number in set(clusters.values())
     }
@@ -139,7 +152,9 @@ def test_clusters_are_the_domains(num_domains, source, segmentation_run):
 
 
 def test_one_participant_and_a_class_nobody_has(segmentation_run):
-    outcome = segmentation_run(feddap, make_task=partial(small_segmentation_task, CLASSES + 1), num_rounds=4, clients_per_round=1)
+    outcome = segmentation_run(
+        feddap, make_task=partial(small_segmentation_task, CLASSES + 1), num_rounds=4, clients_per_round=1
+    )
     assert outcome.server["feddap/valid"].tolist() == [True] * CLASSES + [False]
     assert not outcome.server["feddap/anchors"][CLASSES].any()
     assert all(bool(torch.isfinite(value.double()).all()) for value in outcome.server.values())
@@ -156,8 +171,13 @@ def test_a_client_without_a_labelled_pixel(segmentation_run):
 
 def test_the_client_log_tells_gates_drifts_and_clusters(segmentation_run):
     names = ["road", "roof", "tree"]
-    outcome = segmentation_run(feddap, make_task=partial(small_segmentation_task, class_names=names), num_rounds=3, clients_per_round=None)
-    train = {number: [row for row in outcome.clients if row["phase"] == "train" and row["round"] == number] for number in (1, 2, 3)}
+    outcome = segmentation_run(
+        feddap, make_task=partial(small_segmentation_task, class_names=names), num_rounds=3, clients_per_round=None
+    )
+    train = {
+        number: [row for row in outcome.clients if row["phase"] == "train" and row["round"] == number]
+        for number in (1, 2, 3)
+    }
     kinds = ("gate", "drift_spec", "drift_spa", "drift_dap")
     assert not any(key.startswith("feddap/") for row in train[1] for key in row)
     for row in train[2] + train[3]:

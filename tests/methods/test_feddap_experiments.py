@@ -53,14 +53,18 @@ def test_rows_have_the_setting_of_the_paper(row):
 def test_an_overlay_changes_one_value(row, overlay):
     before, after = deciding(read(row)), deciding(read(row, overlay))
     name, value = OVERLAYS[overlay]
-    assert {key for key in before.keys() | after.keys() if before.get(key, ...) != after.get(key, ...)} == {f"method.init_args.{name}"}
+    assert {key for key in before.keys() | after.keys() if before.get(key, ...) != after.get(key, ...)} == {
+        f"method.init_args.{name}"
+    }
     assert after[f"method.init_args.{name}"] == value
 
 
 @pytest.mark.parametrize(("row", "baseline"), [*product(["compound"], BASELINES), ("cross_dataset", "fedseg")])
 def test_a_baseline_changes_the_method_and_names_each_value(row, baseline):
     before, after = deciding(read(row)), read(row, baseline)
-    changed = {key for key in before.keys() | deciding(after).keys() if before.get(key, ...) != deciding(after).get(key, ...)}
+    changed = {
+        key for key in before.keys() | deciding(after).keys() if before.get(key, ...) != deciding(after).get(key, ...)
+    }
     assert {key.split(".")[0] for key in changed} == {"method"}
     method, arguments = BASELINES[baseline], after["method"]["init_args"]
     assert after["method"]["class_path"] == f"fedrs_lightning.methods.{method.__name__}"

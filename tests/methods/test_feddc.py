@@ -33,7 +33,16 @@ class Watched(FedDC):
         super().on_local_end(local)
         clone = {key: value.clone() for key, value in local.memory.items()}
         model = {key: value.detach().double() for key, value in local.task.model_state().items()}
-        self.seen.append((local.round, local.client, local.num_steps, clone, model, {k: v.double() for k, v in local.received.items()}))
+        self.seen.append(
+            (
+                local.round,
+                local.client,
+                local.num_steps,
+                clone,
+                model,
+                {k: v.double() for k, v in local.received.items()},
+            )
+        )
 
 
 @pytest.mark.parametrize("rule", ["released", "paper"])
@@ -76,7 +85,10 @@ def test_rules_agree_for_equal_clients_that_all_take_part():
         server = start | method.init_server(task, clients)
         parameters = [key.removeprefix("feddc/state/") for key in server if key.startswith("feddc/state/")]
         if not models:
-            models = [{key: start[key] + 0.1 * torch.randn(start[key].shape, generator=draw) for key in parameters} for _ in clients]
+            models = [
+                {key: start[key] + 0.1 * torch.randn(start[key].shape, generator=draw) for key in parameters}
+                for _ in clients
+            ]
         uploads = [
             Upload(
                 client,
@@ -94,7 +106,9 @@ def test_rules_agree_for_equal_clients_that_all_take_part():
 
 
 def test_first_round_without_drift_is_a_plain_step(tmp_path):
-    """alpha = 0 in round 1: h = c = 0 and nothing pulls. The model then moves twice as far as the plain mean under `paper`."""
+    """alpha = 0 in round 1: h = c = 0 and nothing pulls. The model then moves twice as far as the plain mean under
+    `paper`.
+    """
     options = {"optimizer": SGD, "num_rounds": 1, "clients_per_round": None}
     plain = run(FedAvg, tmp_path / "plain", **options)
     start = run(FedAvg, tmp_path / "start", **options | {"optimizer": partial(torch.optim.SGD, lr=0.0)})
@@ -114,7 +128,12 @@ class WithoutDrift(FedDC):
 
 
 def test_without_drift_state_and_penalty_it_is_fedavg(tmp_path):
-    check_neutral(partial(WithoutDrift, alpha=0.0, clip=None, state_scale="none", server_rule="paper"), FedAvg, tmp_path, optimizer=SGD)
+    check_neutral(
+        partial(WithoutDrift, alpha=0.0, clip=None, state_scale="none", server_rule="paper"),
+        FedAvg,
+        tmp_path,
+        optimizer=SGD,
+    )
 
 
 def test_clipping_bounds_a_step(tmp_path):

@@ -32,14 +32,18 @@ def task_of(method, bands=3, kind=ClassificationTask):
 
 def visit_of(method, task, server, memory=None):
     optimizer, fabric = torch.optim.SGD(task.parameters(), lr=0.1), L.Fabric(accelerator="cpu", devices=1)
-    local = Local(Client(0, 8), 2, task.train(), method.download(server, 0), memory or {}, 1, optimizer, fabric, batches=None)
+    local = Local(
+        Client(0, 8), 2, task.train(), method.download(server, 0), memory or {}, 1, optimizer, fabric, batches=None
+    )
     method.on_local_start(local)
     return local
 
 
 def start_of(method, task, num_clients=2):
     clients = [Client(k, 8) for k in range(num_clients)]
-    return {key: value.detach().clone() for key, value in task.model_state().items()} | method.init_server(task, clients)
+    return {key: value.detach().clone() for key, value in task.model_state().items()} | method.init_server(
+        task, clients
+    )
 
 
 def test_the_look_ahead_begins_with_the_second_visit(tmp_path):
@@ -118,12 +122,17 @@ def reference_contrast(features, positive, temperature):
         others = [j for j in range(len(rows)) if j != i]
         chosen = [j for j in others if positive[i][j]]
         total = torch.logsumexp(torch.stack([rows[i] @ rows[j] / temperature for j in others]), 0)
-        losses.append(sum((total - rows[i] @ rows[j] / temperature for j in chosen), torch.tensor(0.0)) / max(1, len(chosen)))
+        losses.append(
+            sum((total - rows[i] @ rows[j] / temperature for j in chosen), torch.tensor(0.0)) / max(1, len(chosen))
+        )
     return torch.stack(losses).mean()
 
 
 def test_contrast_against_pairs_and_without_any():
-    features, labels = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 2, 1, 1, 3])
+    features, labels = (
+        torch.randn(7, 5, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 1, 0, 2, 1, 1, 3]),
+    )
     positive = labels[:, None] == labels
     expected = reference_contrast(features, positive, 0.2)
     torch.testing.assert_close(supervised_contrast(features, labels, 0.2), expected)
@@ -143,13 +152,21 @@ def test_absent_clients_and_shares():
     task = task_of(method)
     server, key = start_of(method, task, 3), "model/conv1.weight"
     moved = [
-        {name: value + (k + 1) if value.is_floating_point() else value for name, value in server.items() if name.startswith("model/")}
+        {
+            name: value + (k + 1) if value.is_floating_point() else value
+            for name, value in server.items()
+            if name.startswith("model/")
+        }
         for k in range(2)
     ]
     after = method.aggregate(server, [Upload(Client(0, 10), moved[0]), Upload(Client(2, 30), moved[1])])
     assert after["fedgps/shares"].tolist() == [0.25, 0.0, 0.75]
     torch.testing.assert_close(after[f"fedgps/update/{key}"], torch.full_like(server[key], 1.75), rtol=1e-5, atol=1e-5)
-    own = {name.replace("update", "own"): torch.full_like(value, 1.0) for name, value in after.items() if name.startswith("fedgps/update/")}
+    own = {
+        name.replace("update", "own"): torch.full_like(value, 1.0)
+        for name, value in after.items()
+        if name.startswith("fedgps/update/")
+    }
     direction = visit_of(method, task, after, own).scratch["fedgps/direction"]
     assert sum(value.norm() for value in direction).item() == pytest.approx(1.0, rel=1e-5)
     assert all(bool((value > 0).all()) for value in direction)  # (1.75 - 0.25) / 0.75 = 2 everywhere
@@ -183,7 +200,11 @@ def test_multilabel_extension(positives):
     task = task_of(method, kind=MultiLabel)
     local = visit_of(method, task, start_of(method, task))
     labels = torch.tensor([[1.0, 0, 1, 0], [1, 0, 1, 0], [0, 1, 0, 0]])
-    kinds, logits, features = torch.tensor([0, 3]), torch.randn(5, 2 * CLASSES), torch.randn(5, len(local.received["fedgps/prototypes"][0]))
+    kinds, logits, features = (
+        torch.tensor([0, 3]),
+        torch.randn(5, 2 * CLASSES),
+        torch.randn(5, len(local.received["fedgps/prototypes"][0])),
+    )
     terms = method.loss(local, {"label": labels, "surrogate": kinds}, Output(logits, features))
     targets = torch.zeros(5, 2 * CLASSES)
     targets[:3, :CLASSES] = labels

@@ -26,7 +26,10 @@ from fedrs_lightning.types import Client, Local, Upload
 def sent(sizes, *parts, names=("",)):
     """Uploads of clients with these sample counts and, for each part, these vectors."""
     return [
-        Upload(Client(k, size), {f"fedmad/direction{name}": torch.as_tensor(part[k]) for name, part in zip(names, parts, strict=True)})
+        Upload(
+            Client(k, size),
+            {f"fedmad/direction{name}": torch.as_tensor(part[k]) for name, part in zip(names, parts, strict=True)},
+        )
         for k, size in enumerate(sizes)
     ]
 
@@ -57,7 +60,9 @@ def test_weights_follow_alignment():
     assert_close(FedMAD(power=1.0, eps=0.0).weights({}, uploads), torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64))
     assert [upload.log["fedmad/score"] for upload in uploads] == [1.0, 1.0, -1.0]
     # hand-made: r = (1, 1), both at 45 degrees, so that only the samples count
-    assert_close(FedMAD().weights({}, sent([10, 30], [[1.0, 0.0], [0.0, 1.0]])), torch.tensor([0.25, 0.75], dtype=torch.float64))
+    assert_close(
+        FedMAD().weights({}, sent([10, 30], [[1.0, 0.0], [0.0, 1.0]])), torch.tensor([0.25, 0.75], dtype=torch.float64)
+    )
 
 
 def reference_weights(sizes, parts, power, eps, negative, eps_place, reference):
@@ -65,7 +70,10 @@ def reference_weights(sizes, parts, power, eps, negative, eps_place, reference):
     cosines = []
     for part in parts:
         lengths = [np.sqrt(sum(v * v for v in row)) for row in part]
-        unit = [[v / length for v in row] if length > 1e-12 else [0.0] * len(row) for row, length in zip(part, lengths, strict=True)]
+        unit = [
+            [v / length for v in row] if length > 1e-12 else [0.0] * len(row)
+            for row, length in zip(part, lengths, strict=True)
+        ]
         emphasis = [size / sum(sizes) if reference == "weighted" else 1.0 for size in sizes]
         r = [sum(e * row[i] for e, row in zip(emphasis, unit, strict=True)) for i in range(len(part[0]))]
         length_r = np.sqrt(sum(v * v for v in r))
@@ -135,14 +143,22 @@ def test_weights_are_a_distribution_that_knows_neither_order_nor_length(drawn, m
     # directions that cancel up to rounding point anywhere, so that order may tip them
     lengths = np.linalg.norm(deltas, axis=1, keepdims=True)
     unit = np.divide(deltas, lengths, out=np.zeros_like(deltas), where=lengths > 1e-12)
-    emphasis = np.array(sizes) / sum(sizes) if method.reference == "weighted" and method.weighting == "samples" else np.ones(len(sizes))
+    emphasis = (
+        np.array(sizes) / sum(sizes)
+        if method.reference == "weighted" and method.weighting == "samples"
+        else np.ones(len(sizes))
+    )
     if np.linalg.norm(emphasis @ unit) > 1e-6:
         assert_close(shuffled, weights[order], rtol=1e-6, atol=1e-9)
         scaled = method.weights({}, sent(sizes, deltas * np.array(factors)[:, None]))
         assert_close(scaled, weights, rtol=1e-6, atol=1e-9)
 
 
-@given(drawn=vectors, weighting=st.sampled_from(["samples", "uniform"]), eps_place=st.sampled_from(["inside", "denominator"]))
+@given(
+    drawn=vectors,
+    weighting=st.sampled_from(["samples", "uniform"]),
+    eps_place=st.sampled_from(["inside", "denominator"]),
+)
 @settings(max_examples=60, deadline=None)
 def test_power_zero_is_fedavg_bit_for_bit(drawn, weighting, eps_place):
     sizes, deltas, _, _ = drawn
@@ -178,7 +194,9 @@ def test_what_stays_on_the_client():
     assert FedMAD(modulation="shared").private_keys(task) == norm
     assert FedMAD(modulation="shared", norms=[]).private_keys(task) == set()
     assert FedMAD(head="private").private_keys(task) == norm | modulation | {"model/fc.weight", "model/fc.bias"}
-    assert FedMAD(buffers="keep_client", norms=[]).private_keys(task) == modulation | FedBN("statistics_only").private_keys(task)
+    assert FedMAD(buffers="keep_client", norms=[]).private_keys(task) == modulation | FedBN(
+        "statistics_only"
+    ).private_keys(task)
 
 
 def test_no_layers_is_fedbn():
@@ -214,9 +232,14 @@ def test_what_and_granularity_choose_the_parameters(what):
     method, parts = FedMAD(num_layers=2, what=what), FedMAD(num_layers=2, what=what, granularity="per_module")
     task = task_of(method)
     layers = [
-        m for m in task.modules() if isinstance(m, {"bn": _BatchNorm, "gamma_beta_bn": (Modulation, _BatchNorm)}.get(what, Modulation))
+        m
+        for m in task.modules()
+        if isinstance(m, {"bn": _BatchNorm, "gamma_beta_bn": (Modulation, _BatchNorm)}.get(what, Modulation))
     ]
-    sizes = [layer.gamma.numel() if what == "gamma" else sum(p.numel() for p in layer.parameters(recurse=False)) for layer in layers]
+    sizes = [
+        layer.gamma.numel() if what == "gamma" else sum(p.numel() for p in layer.parameters(recurse=False))
+        for layer in layers
+    ]
     assert len(move(method, task)["fedmad/direction"]) == sum(sizes)
     upload = move(parts, task)
     assert [len(value) for value in upload.values()] == sizes
@@ -228,7 +251,9 @@ def test_a_modulation_inside_a_batch_norm_is_counted_once():
     with pytest.warns(UserWarning, match="cancels it"):
         task = task_of(method)
     norms = sum(p.numel() for key, p in task.model_state().items() if key in FedBN("affine_only").private_keys(task))
-    assert len(move(method, task)["fedmad/direction"]) == norms + sum(2 * layer.gamma.numel() for _, layer in modulations(task.model))
+    assert len(move(method, task)["fedmad/direction"]) == norms + sum(
+        2 * layer.gamma.numel() for _, layer in modulations(task.model)
+    )
 
 
 def test_dead_beta_is_left_out_of_m():
@@ -248,7 +273,9 @@ def test_placement_and_initial_values_reach_the_layers():
     ((name, layer),) = modulations(task.model)
     assert name == "layer1.0.bn2.modulation"
     assert (layer.gamma.unique().tolist(), layer.beta.unique().tolist()) == ([0.5], [0.25])
-    assert [name for name, _ in modulations(task_of(FedMAD(num_layers=1, order=["layer3.1"])).model)] == ["layer3.1.modulation"]
+    assert [name for name, _ in modulations(task_of(FedMAD(num_layers=1, order=["layer3.1"])).model)] == [
+        "layer3.1.modulation"
+    ]
 
 
 def test_gradients_reach_the_modulation_of_the_default_placement():

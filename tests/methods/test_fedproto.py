@@ -21,7 +21,9 @@ KINDS = {"classification": CLASSIFICATION, "segmentation": SEGMENTATION}
 def test_without_its_term_it_is_federated_averaging(kind, tmp_path):
     neutral, full = assert_fedavg(partial(FedProto, weight=0.0), partial(FedProto, weight=1.0), tmp_path, **KINDS[kind])
     assert bool(full.server["fedproto/valid"].all())
-    first, *later = [row for row in full.clients if row["phase"] == "train" and row["client"] == full.history[0]["cohort"][0]]
+    first, *later = [
+        row for row in full.clients if row["phase"] == "train" and row["client"] == full.history[0]["cohort"][0]
+    ]
     assert first["loss/prototype"] == 0.0
     assert all(row["loss/prototype"] > 0 for row in later)
     assert all(row["loss/prototype"] == 0.0 for row in neutral.clients if row["phase"] == "train")
@@ -37,25 +39,34 @@ def test_authors_variant_sends_prototypes_alone(tmp_path):
 def uploads(*given):
     """Uploads from ([means], [counts]) of each client."""
     return [
-        Upload(Client(number, 1), {"fedproto/prototypes": torch.tensor(means)[:, None], "fedproto/counts": torch.tensor(counts)})
+        Upload(
+            Client(number, 1),
+            {"fedproto/prototypes": torch.tensor(means)[:, None], "fedproto/counts": torch.tensor(counts)},
+        )
         for number, (means, counts) in enumerate(given)
     ]
 
 
 def test_server_step_by_hand():
-    server = {"fedproto/prototypes": torch.tensor([[9.0], [9.0], [9.0]]), "fedproto/valid": torch.tensor([True, True, False])}
+    server = {
+        "fedproto/prototypes": torch.tensor([[9.0], [9.0], [9.0]]),
+        "fedproto/valid": torch.tensor([True, True, False]),
+    }
     sent = uploads(([1.0, 0.0, 0.0], [1, 0, 0]), ([4.0, 0.0, 0.0], [2, 0, 0]))
     state = FedProto(proto_weighting="samples").aggregate(server, sent)
     assert state["fedproto/prototypes"].tolist() == [[3.0], [9.0], [9.0]]
     assert state["fedproto/valid"].tolist() == [True, True, False]
-    state = FedProto(keep_missing=False).aggregate(server, uploads(([1.0, 0.0, 0.0], [1, 0, 0]), ([4.0, 0.0, 0.0], [1, 0, 0])))
+    state = FedProto(keep_missing=False).aggregate(
+        server, uploads(([1.0, 0.0, 0.0], [1, 0, 0]), ([4.0, 0.0, 0.0], [1, 0, 0]))
+    )
     assert state["fedproto/prototypes"][0].tolist() == [2.5]
     assert state["fedproto/valid"].tolist() == [True, False, False]
 
 
 def test_pixels_by_hand():
-    """Labels at the embedding's resolution; ignored pixels and classes without a prototype do not count; gradients flow to
-    embeddings only."""
+    """Labels at the embedding's resolution; ignored pixels and classes without a prototype do not count; gradients flow
+    to embeddings only.
+    """
     method, task = FedProto(weight=2.0), small_segmentation_task()
     embedding = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]], requires_grad=True)  # D = 1
     mask = torch.tensor([[[0, 9, 1, 9], [9, 9, 9, 9], [2, 9, 255, 9], [9, 9, 9, 9]]])  # nearest: 0 1 / 2 255
@@ -94,4 +105,6 @@ def test_errors():
     local = Local(Client(0, 1), 1, None, received, {}, 1, optimizer=None, fabric=None, batches=None)
     method.on_local_start(local)
     with pytest.raises(ConfigError, match="one class per sample"):
-        method.loss(local, {"image": torch.zeros(1), "label": torch.ones(1, 2)}, Output(torch.zeros(1, 2), torch.zeros(1, 3)))
+        method.loss(
+            local, {"image": torch.zeros(1), "label": torch.ones(1, 2)}, Output(torch.zeros(1, 2), torch.zeros(1, 3))
+        )

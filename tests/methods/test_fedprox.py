@@ -18,7 +18,9 @@ def test_the_log_tells_the_penalty(tmp_path):
     assert all(row["fedprox/penalty"] > 0 for row in trained(outcome))
 
 
-@pytest.mark.parametrize("optimizer", [ADAM, partial(torch.optim.SGD, lr=0.02, momentum=0.9, weight_decay=1e-3)], ids=["adam", "sgd"])
+@pytest.mark.parametrize(
+    "optimizer", [ADAM, partial(torch.optim.SGD, lr=0.02, momentum=0.9, weight_decay=1e-3)], ids=["adam", "sgd"]
+)
 def test_without_its_penalty_it_is_fedavg(optimizer, tmp_path):
     neutral = check_neutral(partial(FedProx, mu=0.0), FedAvg, tmp_path, optimizer=optimizer)
     assert {row["fedprox/penalty"] for row in neutral.clients if row["phase"] == "train"} == {0.0}

@@ -24,7 +24,11 @@ SEGFORMER = partial(SegmentationTask, "segformer", "mit_b0", CLASSES, 3, "ce", d
 @pytest.mark.parametrize("architecture", ["deeplabv3plus", "segformer"])
 def test_without_its_terms_it_is_federated_averaging(architecture, tmp_path):
     """Segformer draws random paths in training, which the sampled anchors must not move."""
-    engine = SEGMENTATION if architecture == "deeplabv3plus" else SEGMENTATION | {"make_task": SEGFORMER, "clients_per_round": 2}
+    engine = (
+        SEGMENTATION
+        if architecture == "deeplabv3plus"
+        else SEGMENTATION | {"make_task": SEGFORMER, "clients_per_round": 2}
+    )
     neutral, full = assert_fedavg(partial(make, weight=0.0), make, tmp_path, **engine)
     trained = [row for row in full.clients if row["phase"] == "train"]
     assert all((row["loss/contrast"] > 0) == (row["round"] > 1) for row in trained)
@@ -69,7 +73,11 @@ class Watched(FedSeg):
 @pytest.mark.parametrize("buffers", ["mean", "keep_client"])
 def test_pseudo_labels_come_from_the_received_model(buffers, tmp_path):
     Watched.seen = 0
-    run(partial(Watched, embedding_dim=8, threshold=0.4, buffers=buffers), tmp_path / "run", **SEGMENTATION | {"num_rounds": 2})
+    run(
+        partial(Watched, embedding_dim=8, threshold=0.4, buffers=buffers),
+        tmp_path / "run",
+        **SEGMENTATION | {"num_rounds": 2},
+    )
     assert Watched.seen > 0
 
 
@@ -84,7 +92,10 @@ def test_the_background_term_is_cross_entropy_where_there_is_no_background():
     rest = logits.softmax(1)[:, 3]  # the only class that does not occur
     expected = torch.where(background, rest, logits.softmax(1).gather(1, labels.clamp(min=0)[:, None])[:, 0])
     torch.testing.assert_close(
-        background_cross_entropy(logits, labels, background, present(labels, 4)), -(expected + 1e-7).log().mean(), atol=1e-12, rtol=0
+        background_cross_entropy(logits, labels, background, present(labels, 4)),
+        -(expected + 1e-7).log().mean(),
+        atol=1e-12,
+        rtol=0,
     )
     owned = torch.ones(4, dtype=torch.bool)
     assert background_cross_entropy(logits, torch.full_like(labels, -1), ~nothing, owned) == 0.0
@@ -115,10 +126,16 @@ def test_contrast_against_a_plain_loop_and_its_corners():
         near = (vectors @ embedding[b, :, y, x] / 0.2).exp()
         own = classes == labels[b, y, x]
         each.append(-(near[own] / (near[own] + near[~own].sum())).log().mean())
-    torch.testing.assert_close(contrast(embedding, labels, vectors, classes, max_anchors=None), torch.stack(each).mean())
+    torch.testing.assert_close(
+        contrast(embedding, labels, vectors, classes, max_anchors=None), torch.stack(each).mean()
+    )
 
     empty = (vectors[:0], classes[:0])
-    for wanted, stored in ((labels, empty), (torch.full_like(labels, -1), (vectors, classes)), (labels, (vectors[:2], classes[:2]))):
+    for wanted, stored in (
+        (labels, empty),
+        (torch.full_like(labels, -1), (vectors, classes)),
+        (labels, (vectors[:2], classes[:2])),
+    ):
         value = contrast(embedding, wanted, *stored, max_anchors=3)
         (gradient,) = torch.autograd.grad(value, embedding)
         assert value == 0.0
@@ -153,7 +170,10 @@ def test_errors():
     with pytest.raises(ConfigError, match="FedSeg is defined for segmentation only; ClassificationTask is none"):
         FedSeg().adapt(ClassificationTask("resnet18", 4, 3, width=4))
     for index in (-1, CLASSES, 254):
-        with pytest.raises(ConfigError, match=f"FedSeg: background_index: {index} is no label; name one of the classes 0 to {CLASSES - 1}"):
+        with pytest.raises(
+            ConfigError,
+            match=f"FedSeg: background_index: {index} is no label; name one of the classes 0 to {CLASSES - 1}",
+        ):
             FedSeg(background_index=index).check(small_segmentation_task())
     for index in (0, CLASSES - 1, 255):
         FedSeg(background_index=index).check(small_segmentation_task())

@@ -27,7 +27,9 @@ def test_without_its_terms_it_is_federated_averaging(kind, tmp_path):
     neutral, full = assert_fedavg(partial(FPL, **options, **OFF), partial(FPL, **options), tmp_path, **engine)
     trained = [row for row in full.clients if row["phase"] == "train"]
     assert all((row["loss/contrastive"] > 0) == (row["loss/unbiased"] > 0) == (row["round"] > 1) for row in trained)
-    assert all(row["loss/contrastive"] == row["loss/unbiased"] == 0.0 for row in neutral.clients if row["phase"] == "train")
+    assert all(
+        row["loss/contrastive"] == row["loss/unbiased"] == 0.0 for row in neutral.clients if row["phase"] == "train"
+    )
     assert len(full.server["fpl/classes"]) == len(full.server["fpl/prototypes"]) > 0
     assert set(full.server["fpl/classes"].tolist()) == set(range(len(full.server["fpl/classes"].unique())))
 
@@ -36,11 +38,18 @@ def test_sampled_pixels_leave_the_networks_own_random_layers_alone(tmp_path):
     """Segformer draws random paths in training."""
     task = partial(SegmentationTask, "segformer", "mit_b0", CLASSES, 3, "ce", decoder_channels=8)
     engine = {"num_rounds": 2, "clients_per_round": 2}
-    assert_fedavg(partial(FPL, num_pixels=9, **OFF), partial(FPL, num_pixels=9), tmp_path, **SEGMENTATION | engine | {"make_task": task})
+    assert_fedavg(
+        partial(FPL, num_pixels=9, **OFF),
+        partial(FPL, num_pixels=9),
+        tmp_path,
+        **SEGMENTATION | engine | {"make_task": task},
+    )
 
 
 def test_one_participant(tmp_path):
-    outcome = run(partial(FPL, keep_missing=False), tmp_path / "run", clients_per_round=1, num_rounds=2, **CLASSIFICATION)
+    outcome = run(
+        partial(FPL, keep_missing=False), tmp_path / "run", clients_per_round=1, num_rounds=2, **CLASSIFICATION
+    )
     assert finite(outcome.server)
     assert len(outcome.server["fpl/classes"].unique()) == len(outcome.server["fpl/classes"])  # each is its own cluster
 
@@ -86,7 +95,9 @@ def test_terms_are_defined_without_pixels_and_without_prototypes():
 def test_sum_is_the_embedding_length_times_the_mean():
     features, labels = torch.randn(5, 7), torch.tensor([0, 1, 1, 0, -1])
     prototypes, valid = torch.randn(2, 7), torch.tensor([True, True])
-    mean, total = (FPL(unbiased_reduction=kind).unbiased(features, labels, prototypes, valid) for kind in ("mean", "sum"))
+    mean, total = (
+        FPL(unbiased_reduction=kind).unbiased(features, labels, prototypes, valid) for kind in ("mean", "sum")
+    )
     torch.testing.assert_close(total, 7 * mean)
     assert total[4] == 0.0
 

@@ -77,7 +77,9 @@ def test_frozen_models_are_in_evaluation_mode_and_nothing_moves_them():
     task, other = task_of(method).train(), task_of(method)
     with torch.no_grad():
         for parameter in other.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
+            parameter.add_(
+                0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+            )
     previous = {f"moon/previous/0/{key}": value.detach().clone() for key, value in other.model_state().items()}
     local = visit(task, previous)
     kept = {key: value.clone() for key, value in (*local.received.items(), *previous.items())}
@@ -108,7 +110,9 @@ def test_first_visit_and_earlier_models():
         task = task_of(method)
         local = visit(task)
         method.on_local_start(local)
-        assert method.loss(local, BATCH, task.train()(BATCH["image"]))["contrast"].item() == pytest.approx(expected, abs=1e-6)
+        assert method.loss(local, BATCH, task.train()(BATCH["image"]))["contrast"].item() == pytest.approx(
+            expected, abs=1e-6
+        )
     method = MOON(out_dim=16, buffer=2)
     task, memory = task_of(method), {}
     for number in (1.0, 2.0, 3.0):
@@ -132,7 +136,12 @@ def test_a_batch_of_one_gives_numbers():
 
 
 def test_segmentation_without_a_head(tmp_path):
-    engine = {"federation": make_segmentation_federation(), "make_task": small_segmentation_task, "clients_per_round": 1, "num_rounds": 2}
+    engine = {
+        "federation": make_segmentation_federation(),
+        "make_task": small_segmentation_task,
+        "clients_per_round": 1,
+        "num_rounds": 2,
+    }
     outcome = run(partial(MOON, projection=False, first_round="use_global"), tmp_path, **engine)
     assert all(row["loss/contrast"] > 0 for row in outcome.clients if row["phase"] == "train")
     with pytest.raises(ConfigError, match="set projection: false"):

@@ -7,7 +7,20 @@ import pytest
 import torch
 
 from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.methods import FPL, MOON, Centralised, FedAvg, FedAWA, FedBN, FedDC, FedGPS, FedMAD, FedProto, FedProx, LocalOnly
+from fedrs_lightning.methods import (
+    FPL,
+    MOON,
+    Centralised,
+    FedAvg,
+    FedAWA,
+    FedBN,
+    FedDC,
+    FedGPS,
+    FedMAD,
+    FedProto,
+    FedProx,
+    LocalOnly,
+)
 
 from ..engine.conftest import make_federation, make_several, multilabel_task, run
 from .checks import finite
@@ -23,7 +36,10 @@ METHODS = {
     "FedDC": (partial(FedDC, state_scale="none"), {"task"}),
     "FedAWA": (FedAWA, {"task"}),
     "FedGPS": (FedGPS, {"task", "surrogate", "contrast", "surrogate_contrast", "prototype"}),
-    "same_labels": (partial(FedGPS, multilabel="same_labels"), {"task", "surrogate", "contrast", "surrogate_contrast", "prototype"}),
+    "same_labels": (
+        partial(FedGPS, multilabel="same_labels"),
+        {"task", "surrogate", "contrast", "surrogate_contrast", "prototype"},
+    ),
     "LocalOnly": (LocalOnly, {"task"}),
     "Centralised": (Centralised, {"task"}),
 }
@@ -45,7 +61,10 @@ def test_two_rounds(name, tmp_path):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (FedProto, "FedProto needs one class per sample, and MultilabelTask has several labels each; choose another method"),
+        (
+            FedProto,
+            "FedProto needs one class per sample, and MultilabelTask has several labels each; choose another method",
+        ),
         (FPL, "FPL needs one class per sample, and MultilabelTask has several labels each; choose another method"),
         (partial(FedGPS, evaluate="all"), "evaluate: all takes the one best of 2C outputs"),
     ],
@@ -59,10 +78,22 @@ def test_methods_that_need_one_class_refuse_before_the_first_round(make, words, 
 @pytest.mark.parametrize(
     ("federation", "make_task", "words"),
     [
-        (make_several(), None, "ClassificationTask: the data have several labels an image; take task.class_path: MultilabelTask"),
-        (make_federation(), multilabel_task, "MultilabelTask: the data have one class an image; take task.class_path: ClassificationTask"),
+        (
+            make_several(),
+            None,
+            "ClassificationTask: the data have several labels an image; take task.class_path: MultilabelTask",
+        ),
+        (
+            make_federation(),
+            multilabel_task,
+            "MultilabelTask: the data have one class an image; take task.class_path: ClassificationTask",
+        ),
         (make_segmentation_federation(), None, "ClassificationTask: the data have classes of pixels, not of images"),
-        (make_federation(), small_segmentation_task, "SegmentationTask: the data have classes of images, not of pixels"),
+        (
+            make_federation(),
+            small_segmentation_task,
+            "SegmentationTask: the data have classes of images, not of pixels",
+        ),
     ],
 )
 def test_data_that_a_task_cannot_learn_from_are_named(federation, make_task, words, tmp_path):

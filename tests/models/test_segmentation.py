@@ -16,7 +16,12 @@ CASES = {  # architecture, encoder, options, (embedding, shallow, deep) as (chan
     "unet-resnet18": ("unet", "resnet18", {}, ((16, 1), (64, 4), (512, 32))),
     "segformer-mit_b0": ("segformer", "mit_b0", {}, ((256, 4), (32, 4), (256, 32))),
     "narrow": ("deeplabv3plus", "resnet18", {"encoder_width": 8, "decoder_channels": 16}, ((16, 4), (8, 4), (64, 16))),
-    "narrow-bottleneck": ("fpn", "resnet50", {"encoder_width": 8, "decoder_channels": 32}, ((32, 4), (32, 4), (256, 32))),
+    "narrow-bottleneck": (
+        "fpn",
+        "resnet50",
+        {"encoder_width": 8, "decoder_channels": 32},
+        ((32, 4), (32, 4), (256, 32)),
+    ),
 }
 
 
@@ -29,7 +34,9 @@ def test_shapes_of_one_forward_pass(architecture, encoder, options, maps):
     assert output.logits.shape == (2, 5, 64, 96)
     for tensor, (channels, stride) in zip((output.embedding, output.shallow, output.deep), maps, strict=True):
         assert tensor.shape == (2, channels, 64 // stride, 96 // stride)
-    assert (network.embedding_channels, network.shallow_channels, network.deep_channels) == tuple(channels for channels, _ in maps)
+    assert (network.embedding_channels, network.shallow_channels, network.deep_channels) == tuple(
+        channels for channels, _ in maps
+    )
     assert len(calls) == 1
 
 
@@ -92,10 +99,14 @@ def test_a_transformer_takes_its_own_weights(tmp_path):
 )
 def test_mistakes_are_explained(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        SegmentationNetwork(**({"architecture": "unet", "encoder": "resnet18", "num_classes": 3, "in_channels": 3} | arguments))
+        SegmentationNetwork(
+            **({"architecture": "unet", "encoder": "resnet18", "num_classes": 3, "in_channels": 3} | arguments)
+        )
 
 
 def test_sides_must_be_multiples_of_the_stride():
     network = SegmentationNetwork("deeplabv3plus", "resnet18", 3, 3, encoder_width=8, decoder_channels=8)
-    with pytest.raises(ConfigError, match=r"64 x 50 pixels do not fit deeplabv3plus.*multiples of 16; choose a crop size such as 48"):
+    with pytest.raises(
+        ConfigError, match=r"64 x 50 pixels do not fit deeplabv3plus.*multiples of 16; choose a crop size such as 48"
+    ):
         network(torch.randn(2, 3, 64, 50))

@@ -44,7 +44,10 @@ def test_every_entry_is_taken(tmp_path, state, prefix, kind):
 
 
 def test_a_state_of_ours_may_hold_other_namespaces(tmp_path, state):
-    save_file({f"model/{name}": value for name, value in state.items()} | {"fedawa/logits": torch.ones(3)}, tmp_path / "s.safetensors")
+    save_file(
+        {f"model/{name}": value for name, value in state.items()} | {"fedawa/logits": torch.ones(3)},
+        tmp_path / "s.safetensors",
+    )
     assert agree(network(weights=tmp_path / "s.safetensors"), state)
 
 
@@ -52,11 +55,17 @@ def test_another_number_of_classes_keeps_the_classifier_random(tmp_path, state):
     torch.save(state, tmp_path / "w.pt")
     model = network(num_classes=4, weights=tmp_path / "w.pt")
     assert agree(model, state, without={"fc.weight", "fc.bias"})
-    assert model.weights_report.kept_initial == dict.fromkeys(("fc.bias", "fc.weight"), "the file's classifier has 6 classes")
+    assert model.weights_report.kept_initial == dict.fromkeys(
+        ("fc.bias", "fc.weight"), "the file's classifier has 6 classes"
+    )
 
 
 def test_files_without_classifier_and_without_counters(tmp_path, state):
-    kept = {name: value for name, value in state.items() if not name.startswith("fc.") and not name.endswith("num_batches_tracked")}
+    kept = {
+        name: value
+        for name, value in state.items()
+        if not name.startswith("fc.") and not name.endswith("num_batches_tracked")
+    }
     torch.save(kept, tmp_path / "w.pt")
     model = network(weights=tmp_path / "w.pt")
     assert agree(model, state, without=state.keys() - kept.keys())
@@ -89,7 +98,10 @@ def test_what_does_not_fit_is_refused(tmp_path, state):
     torch.save(state, tmp_path / "w.pt")
     for arguments, message in (
         ({"backbone": "resnet34"}, r"lacks \d+ entries of this ResNet, first layer1.2"),
-        ({"width": 16}, r"in another shape \d+ entries of this ResNet, first conv1.weight \(\[8, 3, 7, 7\], not \[16, 3, 7, 7\]\)"),
+        (
+            {"width": 16},
+            r"in another shape \d+ entries of this ResNet, first conv1.weight \(\[8, 3, 7, 7\], not \[16, 3, 7, 7\]\)",
+        ),
         ({"stem": "small"}, "in another shape 1 entries"),
         ({"in_channels": 4, "stem": "small"}, "in another shape 1 entries"),
         ({"band_init": "zeros"}, "band_init: 'zeros' is neither"),

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.nn.dap import DAP, channel_statistics, drift, fuse, pooled_cells, smooth, spatial_descriptor, spectral_descriptor
+from fedrs_lightning.nn.dap import (
+    DAP,
+    channel_statistics,
+    drift,
+    fuse,
+    pooled_cells,
+    smooth,
+    spatial_descriptor,
+    spectral_descriptor,
+)
 from fedrs_lightning.nn.prototypes import unit
 from fedrs_lightning.types import Output
 

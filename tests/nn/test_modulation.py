@@ -153,10 +153,15 @@ def gradient_norms(network, placement):
         model = network(num_classes=5).double().train()
         count = len([1 for name, _ in model.named_modules() if name.count(".") == 1 and name.startswith("layer")])
         insert(model, count, placement)
-        loss = nn.functional.cross_entropy(model(torch.randn(6, 3, 64, 64, dtype=torch.float64)), torch.tensor([0, 1, 2, 3, 4, 0]))
+        loss = nn.functional.cross_entropy(
+            model(torch.randn(6, 3, 64, 64, dtype=torch.float64)), torch.tensor([0, 1, 2, 3, 4, 0])
+        )
     loss.backward()
     weight = min(module.weight.grad.norm() for module in model.modules() if isinstance(module, nn.Conv2d))
-    return weight, {name: (layer.beta_is_dead, layer.gamma.grad.norm(), layer.beta.grad.norm()) for name, layer in modulations(model)}
+    return weight, {
+        name: (layer.beta_is_dead, layer.gamma.grad.norm(), layer.beta.grad.norm())
+        for name, layer in modulations(model)
+    }
 
 
 @pytest.mark.parametrize("network", [resnet18, resnet50])

@@ -64,7 +64,8 @@ def test_labels_are_resized_to_the_nearest(sides, size):
     labels = torch.from_numpy(np.random.default_rng(0).choice([0, 1, 2, 255], (2, *sides)))
     resized = resize_labels(labels, size)
     expected = [
-        [[int(image[r * sides[0] // size[0], c * sides[1] // size[1]]) for c in range(size[1])] for r in range(size[0])] for image in labels
+        [[int(image[r * sides[0] // size[0], c * sides[1] // size[1]]) for c in range(size[1])] for r in range(size[0])]
+        for image in labels
     ]
     assert resized.tolist() == expected
     assert resized.dtype == torch.int64
@@ -73,11 +74,15 @@ def test_labels_are_resized_to_the_nearest(sides, size):
 @pytest.mark.parametrize("factor", [1, 4])
 def test_resizing_by_whole_strides_is_that_of_torch(factor):
     labels = torch.randint(0, 256, (2, 8 * factor, 12 * factor))
-    assert torch.equal(resize_labels(labels, (8, 12)), F.interpolate(labels[:, None].double(), (8, 12), mode="nearest")[:, 0].long())
+    assert torch.equal(
+        resize_labels(labels, (8, 12)), F.interpolate(labels[:, None].double(), (8, 12), mode="nearest")[:, 0].long()
+    )
 
 
 def test_anchors_follow_sums_and_keep_what_nobody_saw():
-    sums = torch.tensor([[[3.0, 0.0], [0.0, 0.0], [0.0, 0.0]], [[0.0, 4.0], [0.0, 0.0], [0.0, 0.0]]], dtype=torch.float64)
+    sums = torch.tensor(
+        [[[3.0, 0.0], [0.0, 0.0], [0.0, 0.0]], [[0.0, 4.0], [0.0, 0.0], [0.0, 0.0]]], dtype=torch.float64
+    )
     counts = torch.tensor([[2, 0, 0], [5, 0, 0]])
     before, valid = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]), torch.tensor([True, True, False])
     anchors, seen = update_anchors(sums, counts, before, valid)
@@ -116,7 +121,9 @@ def test_gradients_are_those_of_the_definition():
     found = torch.autograd.grad(loss, (embedding, prototypes))
     inside = (labels != 255) & (labels != 2)
     rows = F.normalize(embedding.permute(0, 2, 3, 1)[inside], dim=1) @ prototypes[keep].T / 0.1
-    expected = torch.autograd.grad(F.cross_entropy(rows, torch.where(labels[inside] == 3, 2, labels[inside])), (embedding, prototypes))
+    expected = torch.autograd.grad(
+        F.cross_entropy(rows, torch.where(labels[inside] == 3, 2, labels[inside])), (embedding, prototypes)
+    )
     torch.testing.assert_close(found, expected)
 
 

@@ -30,7 +30,11 @@ ENTRIES = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked
 def test_all_265_batch_norm_entries_of_a_resnet50():
     model = resnet50()
     keys = keys_of(model, _BatchNorm)
-    by_hand = [f"model/{name}" for name in model.state_dict() if ".bn" in name or name.startswith("bn1") or ".downsample.1." in name]
+    by_hand = [
+        f"model/{name}"
+        for name in model.state_dict()
+        if ".bn" in name or name.startswith("bn1") or ".downsample.1." in name
+    ]
     assert len(keys) == 265
     assert keys == set(by_hand)
     assert len(integer_keys(model)) == 53
@@ -42,8 +46,14 @@ def test_duplicates_nesting_and_unsaved_buffers():
     attach(model.stem[1], "modulation", Modulation(4), "input")
     keys = keys_of(model, _BatchNorm)
     assert keys == {f"model/{name}.{entry}" for name in ("stem.1", "again") for entry in ENTRIES}
-    assert keys_of(model, Modulation) == {f"model/{name}.modulation.{entry}" for name in ("stem.1", "again") for entry in ("gamma", "beta")}
-    assert integer_keys(model) == {"model/counter", "model/stem.1.num_batches_tracked", "model/again.num_batches_tracked"}
+    assert keys_of(model, Modulation) == {
+        f"model/{name}.modulation.{entry}" for name in ("stem.1", "again") for entry in ("gamma", "beta")
+    }
+    assert integer_keys(model) == {
+        "model/counter",
+        "model/stem.1.num_batches_tracked",
+        "model/again.num_batches_tracked",
+    }
     assert parameter_keys(model) | buffer_keys(model) == {f"model/{name}" for name in model.state_dict()}
     assert not parameter_keys(model) & buffer_keys(model)
     assert "model/scratch" not in buffer_keys(model)

@@ -44,7 +44,12 @@ def write_run(
     done = num_rounds if done is None else done
     store = RunStore(root / experiment / (name or f"{method}-s{seed}-{label or ''}0123abcd".replace(" ", "_")))
     store.write_config(
-        {"seed": seed, "method": {"class_path": method}, "schedule": {"num_rounds": num_rounds}, "run": {"root": str(root)}}
+        {
+            "seed": seed,
+            "method": {"class_path": method},
+            "schedule": {"num_rounds": num_rounds},
+            "run": {"root": str(root)},
+        }
         | (config or {})
     )
     store.write_environment({"host": "test"})
@@ -57,16 +62,35 @@ def write_run(
         if method == "FedAvg":
             metrics["global/overall_accuracy"] = sum(scores) / len(scores)
         store.append_round(
-            {"round": number, "cohort": [0, 1, 2], "metrics": metrics, "bytes": {"up": 10, "down": 20}, "timing": {"seconds": 0.5 + seed}}
+            {
+                "round": number,
+                "cohort": [0, 1, 2],
+                "metrics": metrics,
+                "bytes": {"up": 10, "down": 20},
+                "timing": {"seconds": 0.5 + seed},
+            }
         )
         rows: list[dict] = []
         for client, value in enumerate(scores):
-            train = {"round": number, "client": client, "phase": "train", "num_samples": SIZES[client], "num_steps": 2, "loss/task": 1.0}
+            train = {
+                "round": number,
+                "client": client,
+                "phase": "train",
+                "num_samples": SIZES[client],
+                "num_steps": 2,
+                "loss/task": 1.0,
+            }
             if method == "FedMAD":
                 share = [1 + 0.5 * (-1) ** (number + k) * (k != 2) for k in range(3)]
                 train |= {"weight": share[client] / sum(share), "fedmad/score": 0.4 + 0.1 * (-1) ** (number + client)}
             rows.append(train)
-            evaluate = {"round": number, "client": client, "phase": "evaluate", "overall_accuracy": value, "num_test": 170}
+            evaluate = {
+                "round": number,
+                "client": client,
+                "phase": "evaluate",
+                "overall_accuracy": value,
+                "num_test": 170,
+            }
             rows.append(evaluate | {"protocol": "personal_common"})
         store.append_clients(rows)
     if done == num_rounds:
@@ -104,6 +128,11 @@ def curve() -> Callable[[float, list[int], int], np.ndarray]:
     """Values [seeds, rounds, clients] behind the runs of `write_run`, and `SIZES`, for tests that recompute."""
 
     def values(level: float, seeds: list[int], num_rounds: int = 6) -> np.ndarray:
-        return np.array([[[score(level, n, k, seed) for k in range(len(SIZES))] for n in range(1, num_rounds + 1)] for seed in seeds])
+        return np.array(
+            [
+                [[score(level, n, k, seed) for k in range(len(SIZES))] for n in range(1, num_rounds + 1)]
+                for seed in seeds
+            ]
+        )
 
     return values

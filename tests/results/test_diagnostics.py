@@ -18,7 +18,14 @@ def store(tmp_path):
     for number in (1, 2, 3):
         store.append_clients(
             [
-                {"round": number, "client": client, "phase": "train", "num_samples": 5 + client, "loss/task": 1 / number, "loss/dap": 0.5}
+                {
+                    "round": number,
+                    "client": client,
+                    "phase": "train",
+                    "num_samples": 5 + client,
+                    "loss/task": 1 / number,
+                    "loss/dap": 0.5,
+                }
                 | {f"feddap/gate/{index}": 0.3 * index for index in range(3)}
                 for client in range(4)
                 if (client + number) % 3
@@ -38,7 +45,9 @@ def test_the_title_of_few_classes_is_not_cut(classes, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(diagnostics, "save", lambda figure, out: drawn.append(figure) or out)
     title = "round 100, personal_common, counts of all clients summed"
-    diagnostics.plot_confusion(np.eye(classes), [f"class {number}" for number in range(classes)], tmp_path / "a.png", title)
+    diagnostics.plot_confusion(
+        np.eye(classes), [f"class {number}" for number in range(classes)], tmp_path / "a.png", title
+    )
     (figure,) = drawn
     FigureCanvasAgg(figure).draw()
     for text in figure.findobj(Text):
@@ -49,15 +58,46 @@ def test_the_title_of_few_classes_is_not_cut(classes, tmp_path, monkeypatch):
 
 
 def test_every_picture_is_an_image(store, tmp_path):
-    assert min(size(diagnostics.plot_confusion(np.array([[4, 1, 0], [2, 2, 0], [0, 0, 0]]), CLASSES, tmp_path / "a.png", "test"))) > 200
+    assert (
+        min(
+            size(
+                diagnostics.plot_confusion(
+                    np.array([[4, 1, 0], [2, 2, 0], [0, 0, 0]]), CLASSES, tmp_path / "a.png", "test"
+                )
+            )
+        )
+        > 200
+    )
     assert min(size(diagnostics.plot_loss_terms(store, tmp_path / "b.png"))) > 200
-    assert min(size(diagnostics.plot_by_class(store, "feddap/gate", "gate", CLASSES, tmp_path / "c.png", limits=(0.0, 1.0)))) > 200
+    assert (
+        min(
+            size(
+                diagnostics.plot_by_class(store, "feddap/gate", "gate", CLASSES, tmp_path / "c.png", limits=(0.0, 1.0))
+            )
+        )
+        > 200
+    )
     vectors = {client: np.arange(6.0) * (1 + client // 2) for client in range(4)}
-    assert min(size(diagnostics.plot_descriptors(vectors, {0: 0, 1: 0, 2: 1}, {0: "a", 1: "a", 2: "b", 3: "b"}, tmp_path / "d.png"))) > 200
+    assert (
+        min(
+            size(
+                diagnostics.plot_descriptors(
+                    vectors, {0: 0, 1: 0, 2: 1}, {0: "a", 1: "a", 2: "b", 3: "b"}, tmp_path / "d.png"
+                )
+            )
+        )
+        > 200
+    )
     labels = np.array([[[0, 1], [2, 255]]] * 2)
     palette = np.array([[255, 255, 255], [0, 0, 255], [0, 255, 0]], dtype=np.uint8)
     picture = diagnostics.plot_predictions(
-        np.random.default_rng(0).random((2, 3, 2, 2)), labels, labels % 3, CLASSES, palette, ["x", "y"], tmp_path / "e.png"
+        np.random.default_rng(0).random((2, 3, 2, 2)),
+        labels,
+        labels % 3,
+        CLASSES,
+        palette,
+        ["x", "y"],
+        tmp_path / "e.png",
     )
     assert min(size(picture)) > 200
 

@@ -17,7 +17,9 @@ def repository(tmp_path, monkeypatch):
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@example.org")
 
     def git(*arguments):
-        return subprocess.run(["git", "-C", tmp_path, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", tmp_path, *arguments], check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     git("init", "-q")
     (tmp_path / "tracked.py").write_text("a = 1\n")
@@ -49,11 +51,18 @@ def test_facts_without_git_and_inside_a_job(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("SLURM_JOB_ID", "42")
     monkeypatch.setattr(sys, "argv", ["fedrs", "fit", "--run.label", "two words"])
-    facts = json.loads(json.dumps(environment(world_size=2, precision="bf16-mixed", threads=3, devices=["A", "B"]), allow_nan=False))
+    facts = json.loads(
+        json.dumps(environment(world_size=2, precision="bf16-mixed", threads=3, devices=["A", "B"]), allow_nan=False)
+    )
     assert facts["git"] == {"package": None, "working_directory": None}
     assert facts["slurm"] == {"slurm_job_id": "42"}
     assert facts["command"] == "fedrs fit --run.label 'two words'"
-    assert (facts["world_size"], facts["precision"], facts["threads"], facts["devices"]) == (2, "bf16-mixed", 3, ["A", "B"])
+    assert (facts["world_size"], facts["precision"], facts["threads"], facts["devices"]) == (
+        2,
+        "bf16-mixed",
+        3,
+        ["A", "B"],
+    )
     assert (facts["versions"]["torch"], facts["versions"]["numpy"]) == (torch.__version__, numpy.__version__)
     assert facts["cpu"]
     assert facts["cores"] >= 1

@@ -25,14 +25,25 @@ def test_curves_hold_the_logged_values_of_all_seeds(make_run, curve):
 
 
 def test_runs_under_way_are_drawn_only_without_a_complete_one(make_run):
-    stores = [make_run(seed=0), make_run(seed=1, done=2), make_run(method="FedBN", done=3), make_run(method="FedBN", seed=1, done=2)]
-    drawn = [(curve.label, len(curve.stores), curve.running, list(curve.rounds)) for curve in plots._curves(stores, KEY)]
+    stores = [
+        make_run(seed=0),
+        make_run(seed=1, done=2),
+        make_run(method="FedBN", done=3),
+        make_run(method="FedBN", seed=1, done=2),
+    ]
+    drawn = [
+        (curve.label, len(curve.stores), curve.running, list(curve.rounds)) for curve in plots._curves(stores, KEY)
+    ]
     assert drawn == [("FedMAD", 1, False, [1, 2, 3, 4, 5, 6]), ("FedBN", 2, True, [1, 2])]
 
 
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
 def test_a_curve_a_label_in_its_colour(make_run, tmp_path, suffix):
-    stores = [make_run(method=method, seed=seed, level=level) for method, level in (("FedMAD", 0.6), ("FedBN", 0.3)) for seed in (0, 1)]
+    stores = [
+        make_run(method=method, seed=seed, level=level)
+        for method, level in (("FedMAD", 0.6), ("FedBN", 0.3))
+        for seed in (0, 1)
+    ]
     out = plot_curves(stores, tmp_path / "new" / f"curves.{suffix}")
     if suffix == "png":
         assert [shows(out, colour) for colour in COLOURS[:3]] == [True, True, False]
@@ -50,7 +61,9 @@ def test_a_metric_of_a_class_has_clients_and_its_whole_name(make_run, tmp_path, 
     last = store.rounds()[-1]
     store.append_round(last | {"round": last["round"] + 1, "metrics": last["metrics"] | {f"{protocol}/ap/forest": 0.5}})
     labels = []
-    monkeypatch.setattr(plots, "save", lambda figure, out: labels.extend(axes.get_ylabel() for axes in figure.axes) or out)
+    monkeypatch.setattr(
+        plots, "save", lambda figure, out: labels.extend(axes.get_ylabel() for axes in figure.axes) or out
+    )
     assert plot_clients([store], tmp_path / "a.png", "ap/forest") is not None
     assert labels == [f"ap/forest [%], {protocol}"]
 
@@ -94,7 +107,9 @@ def test_grey_marks_clients_outside_the_cohort(make_run, tmp_path):
 
 
 def test_faults_are_named(make_run, tmp_path):
-    with pytest.raises(ConfigError, match="no run has the metric 'miou'; there are overall_accuracy, overall_accuracy_weighted"):
+    with pytest.raises(
+        ConfigError, match="no run has the metric 'miou'; there are overall_accuracy, overall_accuracy_weighted"
+    ):
         plot_curves([make_run()], tmp_path / "a.png", "miou")
     with pytest.raises(ConfigError, match="did you mean 'train/loss'"):
         plot_curves([make_run()], tmp_path / "a.png", "train/los")

@@ -25,7 +25,14 @@ def test_records_come_back_in_order_and_without_timing_in_the_history(tmp_path):
     store.sync()
     again = RunStore(tmp_path / "run")
     assert again.rounds() == [record(1), record(2), record(3)]
-    assert [(row["round"], row["client"]) for row in again.clients()] == [(1, 0), (1, 7), (2, 0), (2, 7), (3, 0), (3, 7)]
+    assert [(row["round"], row["client"]) for row in again.clients()] == [
+        (1, 0),
+        (1, 7),
+        (2, 0),
+        (2, 7),
+        (3, 0),
+        (3, 7),
+    ]
     assert again.history() == [{"round": n, "metrics": {"train/loss": 1.0 / n}} for n in (1, 2, 3)]
 
 

@@ -59,7 +59,9 @@ def test_a_short_run_averages_what_it_has():
 
 
 def test_best_round_is_chosen_on_validation_and_the_earliest_of_equals():
-    result = summarise(rounds([0.9, 0.2, 0.3, 0.4], **{"validation/overall_accuracy": [0.1, 0.8, 0.8, None]}), [], **FACTS)
+    result = summarise(
+        rounds([0.9, 0.2, 0.3, 0.4], **{"validation/overall_accuracy": [0.1, 0.8, 0.8, None]}), [], **FACTS
+    )
     assert (result["best"]["round"], result["best"]["chosen_on"], result["best"]["value"]) == (2, "validation", 0.8)
     assert result["best"]["metrics"][KEY] == 0.2
     assert result["headline"]["last"] == 0.4
@@ -67,11 +69,32 @@ def test_best_round_is_chosen_on_validation_and_the_earliest_of_equals():
 
 def test_per_client_rows_come_from_the_last_round_only():
     log = [
-        {"round": 1, "client": 0, "phase": "evaluate", "protocol": "personal_common", "overall_accuracy": 0.9, "num_test": 7},
+        {
+            "round": 1,
+            "client": 0,
+            "phase": "evaluate",
+            "protocol": "personal_common",
+            "overall_accuracy": 0.9,
+            "num_test": 7,
+        },
         {"round": 1, "client": 0, "phase": "train", "num_steps": 4},
         {"round": 2, "client": 4, "phase": "train", "num_steps": 5},
-        {"round": 2, "client": 4, "phase": "evaluate", "protocol": "personal_common", "overall_accuracy": 0.4, "num_test": 7},
-        {"round": 2, "client": 4, "phase": "evaluate", "protocol": "personal_own", "overall_accuracy": 0.6, "num_test": 2},
+        {
+            "round": 2,
+            "client": 4,
+            "phase": "evaluate",
+            "protocol": "personal_common",
+            "overall_accuracy": 0.4,
+            "num_test": 7,
+        },
+        {
+            "round": 2,
+            "client": 4,
+            "phase": "evaluate",
+            "protocol": "personal_own",
+            "overall_accuracy": 0.6,
+            "num_test": 2,
+        },
     ]
     result = summarise(rounds([0.2, 0.4]), log, **FACTS)
     assert result["per_client"] == [

@@ -37,7 +37,11 @@ def test_mean_and_deviation_over_seeds(make_run, expected):
     rows, collection = rows_of(stores)
     assert list(rows) == ["FedMAD", "FedBN", "FedAvg"]
     for label, level, seeds in (("FedMAD", 0.5, [0, 1, 2]), ("FedBN", 0.6, [0])):
-        for column, rule in (("last round", "last"), ("mean of last rounds", "last4"), ("weighted, last round", "weighted")):
+        for column, rule in (
+            ("last round", "last"),
+            ("mean of last rounds", "last4"),
+            ("weighted, last round", "weighted"),
+        ):
             cell = rows[label]["columns"][column]
             mean, deviation = expected(level, seeds, rule)
             assert cell["mean"] == pytest.approx(mean, abs=1e-12)
@@ -67,7 +71,9 @@ def test_metrics_are_read_under_the_headline_protocol_unless_named(make_run, exp
     rows, _ = rows_of(stores, ["overall_accuracy", "personal_own/overall_accuracy"])
     columns = rows["FedMAD"]["columns"]
     assert columns["overall_accuracy, last round"]["mean"] == pytest.approx(expected(0.6, [0, 1], "last")[0])
-    assert columns["personal_own/overall_accuracy, last round"]["mean"] == pytest.approx(curve(0.6, [0, 1])[:, -1, 0].mean())
+    assert columns["personal_own/overall_accuracy, last round"]["mean"] == pytest.approx(
+        curve(0.6, [0, 1])[:, -1, 0].mean()
+    )
     with pytest.raises(ConfigError, match="did you mean 'overall_accuracy'"):
         rows_of(stores, ["overal_acuracy"])
 
@@ -116,7 +122,10 @@ def test_runs_of_other_configurations_are_told_apart_by_their_keys(make_run):
     assert collection.notes == ["FedMAD: the runs differ in fabric.devices"]
 
     rows, collection = rows_of([*stores, make_run(seed=2, config=config(0.5))])
-    assert {label: row["seeds"] for label, row in rows.items()} == {"FedMAD [power=2.0]": [0, 1], "FedMAD [power=0.5]": [2]}
+    assert {label: row["seeds"] for label, row in rows.items()} == {
+        "FedMAD [power=2.0]": [0, 1],
+        "FedMAD [power=0.5]": [2],
+    }
     assert any("not averaged: method.init_args.power" in note for note in collection.notes)
 
 
@@ -130,7 +139,11 @@ def test_a_seed_that_appears_twice_counts_once(make_run, expected):
 
 
 def test_protocols_are_not_mixed_up(make_run):
-    stores = [make_run(method="Centralised", protocol="global", level=0.9), make_run(method="FedMAD"), make_run(method="FedBN", level=0.3)]
+    stores = [
+        make_run(method="Centralised", protocol="global", level=0.9),
+        make_run(method="FedMAD"),
+        make_run(method="FedBN", level=0.3),
+    ]
     collection = collect(stores)
     (table,) = tabulate(collection)
     best = {label: cells[0].best for label, cells in zip(table.labels, table.cells, strict=True)}
@@ -173,7 +186,8 @@ def test_caption_states_protocol_rule_clients_and_synthetic_data(make_run):
         "protocol personal_common",
         "each client's composed model on the common test set",
         "last 4 evaluated rounds",
-        f"Optimiser steps of a run divided by its clients: {collection.groups[0].results[0]['optimizer_steps'] / 3:.6g}",
+        "Optimiser steps of a run divided by its clients: "
+        f"{collection.groups[0].results[0]['optimizer_steps'] / 3:.6g}",
     ):
         assert words in text
     assert "synthetic" not in render(tabulate(collect([make_run()])), collection, "markdown")
@@ -186,7 +200,10 @@ def test_formats_agree(make_run, expected):
     mean, deviation = expected(0.6, [0, 1], "last")
     rows = list(csv.DictReader(io.StringIO(texts["csv"])))
     assert rows[0]["label"] == "FedBN"
-    assert (float(rows[0]["mean"]), float(rows[0]["deviation"])) == (pytest.approx(mean, abs=1e-15), pytest.approx(deviation, abs=1e-15))
+    assert (float(rows[0]["mean"]), float(rows[0]["deviation"])) == (
+        pytest.approx(mean, abs=1e-15),
+        pytest.approx(deviation, abs=1e-15),
+    )
     assert rows[0]["seeds"] == "0 1"
     shown = f"{100 * mean:.2f} ± {100 * deviation:.2f}"
     assert f"| **{shown}** |" in texts["markdown"]

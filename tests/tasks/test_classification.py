@@ -23,7 +23,9 @@ from fedrs_lightning.types import Output
 
 def tiny(**arguments):
     with rng_stream("model"):
-        return ClassificationTask(**({"backbone": "resnet18", "num_classes": 2, "in_channels": 4, "width": 4, "stem": "small"} | arguments))
+        return ClassificationTask(
+            **({"backbone": "resnet18", "num_classes": 2, "in_channels": 4, "width": 4, "stem": "small"} | arguments)
+        )
 
 
 def samples(count=48, seed=0):
@@ -152,13 +154,17 @@ def test_channels_last_and_bfloat16():
     assert all(torch.isfinite(p.grad).all() and p.grad.dtype == torch.float32 for p in plain.parameters())
 
 
-@pytest.mark.skipif(shutil.which("c++") is None and shutil.which("g++") is None, reason="torch.compile on a CPU needs a C++ compiler")
+@pytest.mark.skipif(
+    shutil.which("c++") is None and shutil.which("g++") is None, reason="torch.compile on a CPU needs a C++ compiler"
+)
 def test_compiling_keeps_the_keys_and_the_result():
     plain, compiled = tiny(num_classes=3), tiny(num_classes=3)
     for task in (plain, compiled):
         insert_modulation(task.model, 4)
     keys = list(compiled.state_dict())
-    compiled.model.compile(backend="aot_eager", fullgraph=True)  # traces forward and backward, but spends no minute on kernels
+    compiled.model.compile(
+        backend="aot_eager", fullgraph=True
+    )  # traces forward and backward, but spends no minute on kernels
     images = batch()
     for _ in range(2):
         expected, output = plain.training_step(images), compiled.training_step(images)
@@ -183,12 +189,23 @@ def test_label_smoothing_is_the_mixture_with_the_uniform_target():
 def test_a_config_constructs_the_task(tmp_path):
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Task, "task", required=True)
-    init_args = {"backbone": "resnet34", "num_classes": 10, "in_channels": 3, "width": 8, "stem": "small", "weights": None}
+    init_args = {
+        "backbone": "resnet34",
+        "num_classes": 10,
+        "in_channels": 3,
+        "width": 8,
+        "stem": "small",
+        "weights": None,
+    }
     class_path = "fedrs_lightning.tasks.classification.ClassificationTask"
     config = parser.parse_object({"task": {"class_path": class_path, "init_args": init_args}})
     assert isinstance(parser.instantiate(config).task, ClassificationTask)
     init_args["weights"] = str(tmp_path / "none.pt")
-    config = parser.parse_string(parser.dump(parser.parse_object({"task": {"class_path": class_path, "init_args": init_args}})))
-    with pytest.raises(ValueError, match="nothing is downloaded") as error:  # jsonargparse wraps it; the command line unwraps
+    config = parser.parse_string(
+        parser.dump(parser.parse_object({"task": {"class_path": class_path, "init_args": init_args}}))
+    )
+    with pytest.raises(
+        ValueError, match="nothing is downloaded"
+    ) as error:  # jsonargparse wraps it; the command line unwraps
         parser.instantiate(config)
     assert isinstance(error.value.__cause__, ConfigError)

@@ -25,7 +25,10 @@ from fedrs_lightning.types import Output
 def tiny(num_classes=4, **arguments):
     with rng_stream("model"):
         return MultilabelTask(
-            **({"backbone": "resnet18", "num_classes": num_classes, "in_channels": 2, "width": 4, "stem": "small"} | arguments)
+            **(
+                {"backbone": "resnet18", "num_classes": num_classes, "in_channels": 2, "width": 4, "stem": "small"}
+                | arguments
+            )
         )
 
 
@@ -33,7 +36,9 @@ def count(task, scores, targets, rows=None):
     """A metric that has seen these samples, batch by batch."""
     metric = task.metric()
     for part in np.arange(len(scores))[None] if rows is None else rows:
-        task.update(metric, Output(torch.as_tensor(scores[part]), torch.empty(0)), {"label": torch.as_tensor(targets[part])})
+        task.update(
+            metric, Output(torch.as_tensor(scores[part]), torch.empty(0)), {"label": torch.as_tensor(targets[part])}
+        )
     return metric
 
 
@@ -55,16 +60,22 @@ def test_scores_equal_scikit_learn(seed, samples, classes, levels):
     guess = scores > 0
     assert found["micro_f1"] == pytest.approx(f1_score(targets.ravel(), guess.ravel(), zero_division=0), abs=1e-12)
     assert found["macro_f1"] == pytest.approx(
-        np.mean([f1_score(targets[:, c], guess[:, c], zero_division=0) for c in range(classes) if present[c]]), abs=1e-12
+        np.mean([f1_score(targets[:, c], guess[:, c], zero_division=0) for c in range(classes) if present[c]]),
+        abs=1e-12,
     )
     assert task.absent_classes(count(task, scores, targets)) == [str(c) for c in range(classes) if not present[c]]
     shuffled = rng.permutation(samples)
-    assert task.scores(count(task, scores[shuffled], targets[shuffled], np.array_split(np.arange(samples), samples))) == found
+    assert (
+        task.scores(count(task, scores[shuffled], targets[shuffled], np.array_split(np.arange(samples), samples)))
+        == found
+    )
 
 
 def many_with_ties():
     rng = numpy_stream("multilabel")
-    scores = (rng.normal(size=(50_000, 19)) * 500).round().astype(np.float32) / 500 + np.float32(4)  # probabilities would round to ties
+    scores = (rng.normal(size=(50_000, 19)) * 500).round().astype(np.float32) / 500 + np.float32(
+        4
+    )  # probabilities would round to ties
     scores[::3] *= 8
     return scores, (rng.random((50_000, 19)) < 0.05 + 0.02 * np.arange(19)).astype(np.float32)
 
@@ -139,7 +150,12 @@ def test_a_trainer_fits_and_tests():
     task = tiny(2, class_names=["left", "right"])
     task.optimizer = partial(torch.optim.Adam, lr=0.01)
     trainer = L.Trainer(
-        max_epochs=8, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False
+        max_epochs=8,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*does not have many workers.*")
@@ -155,7 +171,9 @@ def test_the_loss_is_binary_cross_entropy_in_at_least_float32():
     logits, label = torch.tensor([[2.0, -1.0], [0.5, 40.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     expected = -(label * logits.sigmoid().double().log() + (1 - label) * (-logits).double().sigmoid().log()).mean()
     for target in (label, label.long()):
-        assert float(task.criterion(Output(logits, torch.empty(0)), {"label": target})) == pytest.approx(float(expected), abs=1e-6)
+        assert float(task.criterion(Output(logits, torch.empty(0)), {"label": target})) == pytest.approx(
+            float(expected), abs=1e-6
+        )
     half = task.criterion(Output(logits.bfloat16(), torch.empty(0)), {"label": label})
     assert half.dtype == torch.float32
     assert float(half) == pytest.approx(float(expected), abs=1e-6)

@@ -20,7 +20,13 @@ from fedrs_lightning.types import Output
 
 
 def small_task(**options):
-    arguments = {"architecture": "deeplabv3plus", "encoder": "resnet18", "num_classes": 4, "in_channels": 3, "loss": "ce"} | options
+    arguments = {
+        "architecture": "deeplabv3plus",
+        "encoder": "resnet18",
+        "num_classes": 4,
+        "in_channels": 3,
+        "loss": "ce",
+    } | options
     with rng_stream(1, "model"):
         return SegmentationTask(**arguments, encoder_width=8, decoder_channels=8)
 
@@ -32,8 +38,14 @@ def task_of(num_classes):
 
 def batch(size=4, side=32, ignored=0.2, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    mask = torch.randint(0, 4, (size, 4, 4), generator=generator).repeat_interleave(side // 4, 1).repeat_interleave(side // 4, 2)
-    image = F.one_hot(mask, 4)[..., :3].permute(0, 3, 1, 2).float() + 0.1 * torch.randn(size, 3, side, side, generator=generator)
+    mask = (
+        torch.randint(0, 4, (size, 4, 4), generator=generator)
+        .repeat_interleave(side // 4, 1)
+        .repeat_interleave(side // 4, 2)
+    )
+    image = F.one_hot(mask, 4)[..., :3].permute(0, 3, 1, 2).float() + 0.1 * torch.randn(
+        size, 3, side, side, generator=generator
+    )
     mask[torch.rand(mask.shape, generator=generator) < ignored] = 255
     return {"image": image, "mask": mask}
 
@@ -130,7 +142,12 @@ def test_a_trainer_learns_blocks_of_colour(tmp_path):
     data = [batch(seed=seed) for seed in range(4)]
     held_out = DataLoader([batch(seed=9, ignored=0)], batch_size=None)
     trainer = L.Trainer(
-        max_epochs=12, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, default_root_dir=tmp_path
+        max_epochs=12,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        default_root_dir=tmp_path,
     )
     with rng_stream(1, "local"):
         trainer.fit(task, DataLoader(data, batch_size=None), held_out)
@@ -151,7 +168,13 @@ def test_a_trainer_learns_blocks_of_colour(tmp_path):
     ],
 )
 def test_mistakes_are_explained(options, message):
-    arguments = {"architecture": "fpn", "encoder": "resnet18", "num_classes": 4, "in_channels": 3, "loss": "ce"} | options
+    arguments = {
+        "architecture": "fpn",
+        "encoder": "resnet18",
+        "num_classes": 4,
+        "in_channels": 3,
+        "loss": "ce",
+    } | options
     with pytest.raises(ConfigError, match=message):
         SegmentationTask(**arguments)
 

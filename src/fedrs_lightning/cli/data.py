@@ -13,7 +13,8 @@ COMMANDS = {
     "synth": "write a synthetic sample in the official layout of a data set",
     "check": "find the faults of a data folder, each with its file and remedy; exit code 2 when there are errors",
     "pack": "decode a data set once into the cache, or check what is there; an interrupted one goes on",
-    "inspect": "show what every client of a federation holds: samples, classes, bands, days; as tables, JSON and pictures",
+    "inspect": "show what every client of a federation holds: samples, classes, bands, days; as tables, JSON and "
+    "pictures",
 }
 """Command to what it does; each is the module `data_<command>` beside this one."""
 

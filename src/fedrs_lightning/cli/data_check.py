@@ -42,7 +42,9 @@ def main(argv: Sequence[str]) -> int:
             if getattr(options, name) != parser.get_default(name):
                 raise ConfigError(f"--{name.replace('_', '-')} is for {dataset}; leave it out")
     if options.dataset == "eurosat":
-        report = check_eurosat(options.root, options.bands, options.deep, options.sample, options.seed, _dealer(options))
+        report = check_eurosat(
+            options.root, options.bands, options.deep, options.sample, options.seed, _dealer(options)
+        )
     elif options.dataset == "bigearthnet":
         report = check_bigearthnet(
             options.root,
@@ -66,32 +68,55 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> DataParser:
     parser = DataParser("fedrs data check", description="Find the faults of a data folder.", allow_abbrev=False)
-    parser.add_argument("dataset", type=one_of(DATASETS), nargs="?", help=f"{', '.join(DATASETS)}; or leave it out and give --config")
+    parser.add_argument(
+        "dataset", type=one_of(DATASETS), nargs="?", help=f"{', '.join(DATASETS)}; or leave it out and give --config"
+    )
     parser.add_argument("--root", metavar="DIR", help="data folder, as in the config")
     parser.add_argument(
         "--config",
         action="append",
         type=Path,
         metavar="FILE",
-        help="check what an experiment file or a data-set file (configs/data/*.yaml) names, your own files too; repeatable, and "
+        help="check what an experiment file or a data-set file (configs/data/*.yaml) names, your own files too; "
+        "repeatable, and "
         "options such as --data.init_args.root DIR override it",
     )
-    parser.add_argument("--bands", type=one_of(("rgb", "all")), default="rgb", help="rgb (JPEG, default) or all (13-band GeoTIFF)")
-    parser.add_argument("--deep", action="store_true", help="decode every file instead of reading headers and a few rows")
+    parser.add_argument(
+        "--bands", type=one_of(("rgb", "all")), default="rgb", help="rgb (JPEG, default) or all (13-band GeoTIFF)"
+    )
+    parser.add_argument(
+        "--deep", action="store_true", help="decode every file instead of reading headers and a few rows"
+    )
     parser.add_argument("--sample", type=int, metavar="N", help="look into N random files (tiles, patches) only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
     parser.add_argument("--seed", type=int, help="of --sample and of the clients (default: that of the config, or 0)")
-    parser.add_argument("--clients", type=int, metavar="K", help="show the table of K clients (with --alpha: Dirichlet, otherwise IID)")
+    parser.add_argument(
+        "--clients", type=int, metavar="K", help="show the table of K clients (with --alpha: Dirichlet, otherwise IID)"
+    )
     parser.add_argument("--alpha", type=float, help="concentration of the Dirichlet partition")
     parser.add_argument("--by", metavar="ATTRIBUTE", help="show the table of one client for each value of an attribute")
     parser.add_argument("--attributes", metavar="CSV", help="attribute table with a column 'file'")
-    parser.add_argument("--split", metavar="LISTS", help="also read published split lists: their folder, or the start of their paths")
+    parser.add_argument(
+        "--split", metavar="LISTS", help="also read published split lists: their folder, or the start of their paths"
+    )
     patches = parser.add_argument_group("bigearthnet only")
     patches.add_argument("--metadata", metavar="FILE", help="metadata.parquet, where it does not lie beside the images")
-    patches.add_argument("--flagged-metadata", metavar="FILE", help="the table of flagged patches, where it does not lie beside the other")
-    patches.add_argument("--flagged", action="store_true", help="the table of flagged patches (snow, cloud, shadow) must be there")
-    patches.add_argument("--season", metavar="WHEN", help="look at patches of this season: summer, all (default), or months such as 6,7,8")
-    patches.add_argument("--countries", metavar="NAME[,NAME]", help="look at patches of these countries, each of which must have some")
+    patches.add_argument(
+        "--flagged-metadata",
+        metavar="FILE",
+        help="the table of flagged patches, where it does not lie beside the other",
+    )
+    patches.add_argument(
+        "--flagged", action="store_true", help="the table of flagged patches (snow, cloud, shadow) must be there"
+    )
+    patches.add_argument(
+        "--season",
+        metavar="WHEN",
+        help="look at patches of this season: summer, all (default), or months such as 6,7,8",
+    )
+    patches.add_argument(
+        "--countries", metavar="NAME[,NAME]", help="look at patches of these countries, each of which must have some"
+    )
     return parser
 
 
@@ -100,9 +125,13 @@ def _check_config(options: argparse.Namespace, overrides: Sequence[str], parser:
     from fedrs_lightning.data.check_dataset import check_dataset
     from fedrs_lightning.files import write_json
 
-    given = [f"--{name.replace('_', '-')}" for name in _ONLY_NAMED if getattr(options, name) != parser.get_default(name)]
+    given = [
+        f"--{name.replace('_', '-')}" for name in _ONLY_NAMED if getattr(options, name) != parser.get_default(name)
+    ]
     if options.dataset is not None or given:
-        raise ConfigError(f"{given[0] if given else options.dataset} is said by the config; leave it out, or the config")
+        raise ConfigError(
+            f"{given[0] if given else options.dataset} is said by the config; leave it out, or the config"
+        )
     dataset, seed = dataset_of(options.config, overrides, options.seed)
     reports = check_dataset(dataset, options.deep, options.sample, seed)
     failed = any(report.failed for report in reports)
@@ -130,7 +159,9 @@ def _dealer(options: argparse.Namespace) -> EuroSAT | None:
         partition = Dirichlet(options.clients, options.alpha)
     elif options.clients is None and options.split is None and options.attributes is None:
         return None
-    return EuroSAT(options.root, partition, bands=options.bands, split=options.split or "seeded", attributes=options.attributes)
+    return EuroSAT(
+        options.root, partition, bands=options.bands, split=options.split or "seeded", attributes=options.attributes
+    )
 
 
 def _season(text: str | None) -> str | list[int]:
@@ -149,7 +180,12 @@ def _show(report: Report) -> None:
     # A table that is wider than the window is better than one with names and numbers cut short.
     wide = Console(width=max(console.width, 200)) if report.samples else console
     if report.files:
-        table = Table("part", *next(iter(report.files.values())), title=f"{report.dataset} in {report.folder}", title_justify="left")
+        table = Table(
+            "part",
+            *next(iter(report.files.values())),
+            title=f"{report.dataset} in {report.folder}",
+            title_justify="left",
+        )
         for part, numbers in report.files.items():
             table.add_row(part, *map(str, numbers.values()))
         console.print(table)
@@ -162,7 +198,11 @@ def _show(report: Report) -> None:
         table.add_row("all", str(sum(report.samples.values() or report.counts.values())))
         console.print(table)
     if report.clients:
-        title = "patches of each client and split" if report.samples else "training samples of each client, and the common test set"
+        title = (
+            "patches of each client and split"
+            if report.samples
+            else "training samples of each client, and the common test set"
+        )
         table = Table("samples by class", title=title, title_justify="left")
         for name in ["all", *map(str, range(len(report.counts)))]:
             table.add_column(name, justify="right")
@@ -181,7 +221,10 @@ def _show(report: Report) -> None:
         if report.dataset == "EuroSAT"
         else "headers read; --deep looks at every pixel"
     )
-    print(f"{report.checked} files checked ({what}): {errors} {_plural(errors, 'error')}, {warnings} {_plural(warnings, 'warning')}")
+    print(
+        f"{report.checked} files checked ({what}): {errors} {_plural(errors, 'error')}, {warnings} "
+        f"{_plural(warnings, 'warning')}"
+    )
 
 
 def _plural(count: int, word: str) -> str:

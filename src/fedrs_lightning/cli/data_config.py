@@ -32,7 +32,11 @@ def config_parser(command: str, description: str) -> DataParser:
     style = argparse.RawDescriptionHelpFormatter
     parser = DataParser(command, description=description, epilog=EPILOG, formatter_class=style, allow_abbrev=False)
     parser.add_argument(
-        "--config", action="append", type=Path, metavar="FILE", help="experiment file, or data-set file (configs/data/*.yaml); repeatable"
+        "--config",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="experiment file, or data-set file (configs/data/*.yaml); repeatable",
     )
     return parser
 
@@ -55,7 +59,9 @@ def data_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return own, rest
 
 
-def dataset_of(configs: Sequence[Path] | None, overrides: Sequence[str], seed: int | None = None) -> tuple[FederatedDataset, int]:
+def dataset_of(
+    configs: Sequence[Path] | None, overrides: Sequence[str], seed: int | None = None
+) -> tuple[FederatedDataset, int]:
     """The data set that configs name, and the seed of its federation.
 
     Args:
@@ -67,7 +73,9 @@ def dataset_of(configs: Sequence[Path] | None, overrides: Sequence[str], seed: i
         ConfigError: one line with file and line or option, the key, what is wrong, and the nearest valid name.
     """
     if not configs and not overrides:
-        raise ConfigError("--config is missing; name an experiment file or a data-set file, such as configs/data/eurosat.yaml")
+        raise ConfigError(
+            "--config is missing; name an experiment file or a data-set file, such as configs/data/eurosat.yaml"
+        )
     arguments: list[str] = []
     for path in configs or ():
         content = YamlFile.read(path, "--config").content

@@ -24,7 +24,10 @@ def main(argv: Sequence[str]) -> int:
     overrides, rest = data_options(argv)
     parser = config_parser("fedrs data inspect", DESCRIPTION)
     parser.add_argument(
-        "--seed", type=int, metavar="N", help="of the federation and of the random parts (default: that of the config, or 0)"
+        "--seed",
+        type=int,
+        metavar="N",
+        help="of the federation and of the random parts (default: that of the config, or 0)",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="also draw pictures into this folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
@@ -33,9 +36,12 @@ def main(argv: Sequence[str]) -> int:
         type=_sample,
         default=256,
         metavar="N",
-        help="extremes, percentiles and histograms are of N random samples of each client and split (default 256), or of all",
+        help="extremes, percentiles and histograms are of N random samples of each client and split (default 256), or "
+        "of all",
     )
-    parser.add_argument("--examples", type=_positive, default=6, metavar="N", help="samples on each client's contact sheet (default 6)")
+    parser.add_argument(
+        "--examples", type=_positive, default=6, metavar="N", help="samples on each client's contact sheet (default 6)"
+    )
     options = parser.parse(rest)
     dataset, seed = dataset_of(options.config, overrides, options.seed)
     return _inspect(dataset, seed, options)
@@ -81,7 +87,11 @@ def _draw(found: Inspection, dataset: FederatedDataset, federation: Federation, 
     sizes = np.array([client["train"]["num_samples"] for client in facts["clients"]])
     whole = sizes if facts["kind"] == "multi-label" else counts.sum(axis=1)
     title = f"{facts['dataset']}{synthetic}: training {facts['counted']} by client and class"
-    drawn = [plot_class_heat_map(counts / np.maximum(whole, 1)[:, None], counts, names, classes, folder / "classes.png", title)]
+    drawn = [
+        plot_class_heat_map(
+            counts / np.maximum(whole, 1)[:, None], counts, names, classes, folder / "classes.png", title
+        )
+    ]
     histograms: dict[str, list[np.ndarray | None]] = {}
     widths: dict[str, int] = {}
     for place, client in enumerate(facts["clients"]):
@@ -98,7 +108,9 @@ def _draw(found: Inspection, dataset: FederatedDataset, federation: Federation, 
         if not len(shown):
             continue
         samples = examples_of(federation.source, shown, client, dataset)
-        texts = [_text(federation.sample_ids[index], samples.label, place, classes) for place, index in enumerate(shown)]
+        texts = [
+            _text(federation.sample_ids[index], samples.label, place, classes) for place, index in enumerate(shown)
+        ]
         slug = re.sub(r"[^A-Za-z0-9.-]+", "-", client.name).strip("-.") or "client"
         whose = name if name.startswith("client") else f"client {name}"
         title = f"{facts['dataset']}{synthetic}, {whose}: {len(shown)} of {len(client.train)} training samples"

@@ -25,7 +25,8 @@ class DataParser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].split("=")[0]
             self.error(
-                f"unknown {'option' if name.startswith('-') else 'argument'} '{name}'{hint(name, list(self._option_string_actions))}"
+                f"unknown {'option' if name.startswith('-') else 'argument'} "
+                f"'{name}'{hint(name, list(self._option_string_actions))}"
             )
         return arguments
 

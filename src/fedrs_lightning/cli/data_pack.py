@@ -21,8 +21,12 @@ def main(argv: Sequence[str]) -> int:
 
     overrides, rest = data_options(argv)
     parser = config_parser("fedrs data pack", DESCRIPTION)
-    parser.add_argument("--jobs", type=above(1), metavar="N", help="threads (default: one a core, at most 16; four for large tiles)")
-    parser.add_argument("--verify", action="store_true", help="compare packs that are there with their hashes; make nothing")
+    parser.add_argument(
+        "--jobs", type=above(1), metavar="N", help="threads (default: one a core, at most 16; four for large tiles)"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="compare packs that are there with their hashes; make nothing"
+    )
     options = parser.parse(rest)
     dataset, _ = dataset_of(options.config, overrides)
 
@@ -49,7 +53,9 @@ def _packed(pack: Pack) -> str:
     if not pack.made:
         return f"there already: {_described(pack)}"
     part = f"{pack.made:,} of them now, " if pack.made < pack.samples else ""
-    return f"packed: {_described(pack)}, {part}in {pack.seconds:.1f} s: {rate(pack.made / max(pack.seconds, 1e-9), each)}"
+    return (
+        f"packed: {_described(pack)}, {part}in {pack.seconds:.1f} s: {rate(pack.made / max(pack.seconds, 1e-9), each)}"
+    )
 
 
 def _checked(pack: Pack) -> str:

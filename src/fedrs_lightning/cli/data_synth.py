@@ -16,14 +16,23 @@ def main(argv: Sequence[str]) -> int:
 
     faults = {"eurosat": defects.DEFECTS} | aerial_defects.DEFECTS | {"bigearthnet": bigearthnet_defects.DEFECTS}
     layouts = {"eurosat": tuple(eurosat.LAYOUTS)} | dict(aerial.LAYOUTS)
-    parser = DataParser("fedrs data synth", description="Write a synthetic sample in the official layout.", allow_abbrev=False)
+    parser = DataParser(
+        "fedrs data synth", description="Write a synthetic sample in the official layout.", allow_abbrev=False
+    )
     parser.add_argument("dataset", type=one_of(DATASETS), help=", ".join(DATASETS))
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make")
-    parser.add_argument("--seed", type=int, default=0, help="of all draws (default 0); the samples of one federation share it")
     parser.add_argument(
-        "--size", type=one_of(eurosat.SIZES), default="tiny", help="tiny (default), small or medium: number of tiles or patches"
+        "--seed", type=int, default=0, help="of all draws (default 0); the samples of one federation share it"
     )
-    parser.add_argument("--spectral-shift", type=float, default=0.0, metavar="S", help="difference of spectra between domains, 0 to 1")
+    parser.add_argument(
+        "--size",
+        type=one_of(eurosat.SIZES),
+        default="tiny",
+        help="tiny (default), small or medium: number of tiles or patches",
+    )
+    parser.add_argument(
+        "--spectral-shift", type=float, default=0.0, metavar="S", help="difference of spectra between domains, 0 to 1"
+    )
     parser.add_argument(
         "--spatial-shift",
         type=float,
@@ -39,12 +48,18 @@ def main(argv: Sequence[str]) -> int:
         "the others get one whole sample DIR/domain<d> each, and bigearthnet's domains are its countries",
     )
     aerials = parser.add_argument_group("potsdam, vaihingen and loveda only")
-    aerials.add_argument("--domain", type=int, metavar="D", help="write the sample of this domain, from 0, straight into DIR")
     aerials.add_argument(
-        "--class-spectral", action="store_true", help="let S move vegetation more than the ground, and roofs and cars less"
+        "--domain", type=int, metavar="D", help="write the sample of this domain, from 0, straight into DIR"
+    )
+    aerials.add_argument(
+        "--class-spectral",
+        action="store_true",
+        help="let S move vegetation more than the ground, and roofs and cars less",
     )
     aerials.add_argument("--side", type=int, metavar="PIXELS", help="of a tile, 64 to 4096")
-    aerials.add_argument("--gsd-factor", type=float, metavar="F", help="pixels F times larger on the ground (default 1)")
+    aerials.add_argument(
+        "--gsd-factor", type=float, metavar="F", help="pixels F times larger on the ground (default 1)"
+    )
     listed = "; ".join(f"{name}: {', '.join(names)}" for name, names in layouts.items())
     parser.add_argument("--layout", metavar="NAME", help=f"{listed} (default: the first)")
     listed = "; ".join(f"{name}: {', '.join(names)}" for name, names in faults.items())
@@ -69,7 +84,11 @@ def main(argv: Sequence[str]) -> int:
         defects=injected,
     )
     written = eurosat.write_sample(options.out, sample, command)
-    _tell(options.out, written, f"{sample.tiles * 10} synthetic tiles, {sample.domains} {'domain' if sample.domains == 1 else 'domains'}")
+    _tell(
+        options.out,
+        written,
+        f"{sample.tiles * 10} synthetic tiles, {sample.domains} {'domain' if sample.domains == 1 else 'domains'}",
+    )
     return 0
 
 
@@ -89,7 +108,11 @@ def _synth_bigearthnet(options: argparse.Namespace, injected: tuple[str, ...], c
         defects=injected,
     )
     written = write_sample(options.out, sample, command)
-    _tell(options.out, written, f"{len(sample.all_patches())} synthetic patches, {sample.patches} of each of 8 countries in summer")
+    _tell(
+        options.out,
+        written,
+        f"{len(sample.all_patches())} synthetic patches, {sample.patches} of each of 8 countries in summer",
+    )
     return 0
 
 
@@ -97,8 +120,12 @@ def _synth_aerial(options: argparse.Namespace, injected: tuple[str, ...], comman
     from fedrs_lightning.data.synth.aerial import AerialSample
     from fedrs_lightning.data.synth.aerial_files import write_sample
 
-    if options.domains < 1 or (options.domain is not None and options.domains > 1 and options.domain >= options.domains):
-        raise ConfigError(f"--domain must be in 0..{options.domains - 1} with --domains {options.domains}, got {options.domain}")
+    if options.domains < 1 or (
+        options.domain is not None and options.domains > 1 and options.domain >= options.domains
+    ):
+        raise ConfigError(
+            f"--domain must be in 0..{options.domains - 1} with --domains {options.domains}, got {options.domain}"
+        )
     usual = 0.5 if options.dataset == "loveda" else 0.0
     every = options.domain is None and options.domains > 1
     for domain in range(options.domains) if every else (options.domain or 0,):

@@ -43,7 +43,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _fail(error: BaseException) -> int:
     """Say what went wrong, and end the run."""
-    code, words = (130, f"interrupted; {KEEPS}") if isinstance(error, KeyboardInterrupt) else (2, " ".join(str(error).split()))
+    code, words = (
+        (130, f"interrupted; {KEEPS}") if isinstance(error, KeyboardInterrupt) else (2, " ".join(str(error).split()))
+    )
     print(f"fedrs fit: {words}", file=sys.stderr)
     return _end(code)
 
@@ -57,7 +59,9 @@ def _follow(error: BaseException) -> int:
 
 
 def _end(code: int) -> int:
-    """Leave at once where other ranks are gone or will be: taking down a process group without them may abort the process."""
+    """Leave at once where other ranks are gone or will be: taking down a process group without them may abort the
+    process.
+    """
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
@@ -161,7 +165,9 @@ def _launch(parts: Any, federation: Federation | None, callbacks: list[Any], log
     return fabric
 
 
-def _engine(parts: Any, fabric: L.Fabric, federation: Federation, config: Namespace, plain: dict[str, Any], store: RunStore) -> Engine:
+def _engine(
+    parts: Any, fabric: L.Fabric, federation: Federation, config: Namespace, plain: dict[str, Any], store: RunStore
+) -> Engine:
     from fedrs_lightning.engine.engine import Engine
     from fedrs_lightning.engine.preemption import Preemption
 
@@ -185,7 +191,9 @@ def _engine(parts: Any, fabric: L.Fabric, federation: Federation, config: Namesp
     if engine.rank == 0 and engine.world_size > cohort:
         idle = engine.world_size - cohort
         warnings.warn(
-            f"{engine.world_size} ranks for {cohort} client(s) a round: {idle} rank(s) stand idle; lower --fabric.devices", stacklevel=2
+            f"{engine.world_size} ranks for {cohort} client(s) a round: {idle} rank(s) stand idle; lower "
+            "--fabric.devices",
+            stacklevel=2,
         )
     return engine
 
@@ -195,7 +203,9 @@ def _manifest(parts: Any, federation: Federation) -> dict[str, Any]:
     report = getattr(parts.task.model, "weights_report", None)
     if report is None:
         return federation.manifest
-    return federation.manifest | {"initial_weights": {name: value for name, value in asdict(report).items() if name != "path"}}
+    return federation.manifest | {
+        "initial_weights": {name: value for name, value in asdict(report).items() if name != "path"}
+    }
 
 
 def _train(
@@ -256,7 +266,9 @@ def _require_compiler() -> None:
     named = os.environ.get("CXX")
     if not any(shutil.which(name) for name in ([named] if named else ["c++", "g++", "clang++"])):
         found = f"{named} is not there" if named else "there is none"
-        raise ConfigError(f"fabric.compile needs a C++ compiler, and {found}; install g++ (or set CXX), or leave fabric.compile false")
+        raise ConfigError(
+            f"fabric.compile needs a C++ compiler, and {found}; install g++ (or set CXX), or leave fabric.compile false"
+        )
 
 
 def _local_rank() -> int:

@@ -20,34 +20,44 @@ def parser() -> Parser:
     """Options of `fedrs flops`; everything else goes to the parser of `fedrs fit`."""
     options = Parser(
         prog="fedrs flops",
-        usage="fedrs flops --config FILE [--side N] [--round N] [--images N] [--compare METHODS] [--json] [any option of fedrs fit]",
-        description="Count the floating-point operations of a sample and of a local step, the parameters, and the bytes of a client "
+        usage="fedrs flops --config FILE [--side N] [--round N] [--images N] [--compare METHODS] [--json] [any option "
+        "of fedrs fit]",
+        description="Count the floating-point operations of a sample and of a local step, the parameters, and the "
+        "bytes of a client "
         "and round.\nThe method's own step runs on a few random images; the data need not be there.",
         epilog="examples:\n  fedrs flops --config experiments/eurosat_small.yaml\n"
         "  fedrs flops --config experiments/eurosat_small.yaml --compare FedAvg,FedBN,FedMAD,FedProto --json\n"
-        "  fedrs flops --config experiments/feddap/compound.yaml --compare FedAvg,experiments/feddap/fedseg.yaml --side 256",
+        "  fedrs flops --config experiments/feddap/compound.yaml --compare FedAvg,experiments/feddap/fedseg.yaml "
+        "--side 256",
     )
     options.add_argument(
         "--side",
         type=above(1),
         metavar="N",
-        help="side of the images in pixels; without it that of the data set's image_size or crop_size, or of its stored images, "
+        help="side of the images in pixels; without it that of the data set's image_size or crop_size, or of its "
+        "stored images, "
         f"else {DEFAULT_SIDE}",
     )
     options.add_argument(
-        "--round", type=above(1), default=2, metavar="N", help="round that is counted: in the first many methods do less (default 2)"
+        "--round",
+        type=above(1),
+        default=2,
+        metavar="N",
+        help="round that is counted: in the first many methods do less (default 2)",
     )
     options.add_argument(
         "--compare",
         metavar="METHODS",
-        help="methods, separated by commas: names, which take their defaults, or configuration files that are laid over the experiment",
+        help="methods, separated by commas: names, which take their defaults, or configuration files that are laid "
+        "over the experiment",
     )
     options.add_argument(
         "--images",
         type=above(2),
         default=FEW,
         metavar="N",
-        help=f"images in the batch that is counted; figures of a step are scaled from it to schedule.batch_size (default {FEW})",
+        help="images in the batch that is counted; figures of a step are scaled from it to schedule.batch_size "
+        f"(default {FEW})",
     )
     options.add_argument("--json", action="store_true", help="print full numbers as JSON instead of a table")
     return options
@@ -90,8 +100,10 @@ def _row(arguments: list[str], name: str | None, options: Namespace) -> dict[str
         if name not in methods.__all__ or name == own:
             raise
         raise ConfigError(
-            f"--compare {name}: {error}; a name alone takes defaults, so where there is none or it does not suit, write the values "
-            "under method: in a file and give the file instead of the name, such as experiments/feddap/compound.yaml for FedDAP"
+            f"--compare {name}: {error}; a name alone takes defaults, so where there is none or it does not suit, "
+            "write the values "
+            "under method: in a file and give the file instead of the name, such as experiments/feddap/compound.yaml "
+            "for FedDAP"
         ) from None
     side, source = _side(parts.data, options.side)
     accelerator, _, _ = parts.fabric.resolve(1)
@@ -144,7 +156,13 @@ def _print(rows: list[dict[str, Any]]) -> None:
         f"batches of {first['batch_size']}{counted}, round {first['round']}",
         title_justify="left",
     )
-    headings = ["method", "forward\n/ sample", "+ backward\n/ sample", "local step\n/ batch", "passes outside\n/ sample"]
+    headings = [
+        "method",
+        "forward\n/ sample",
+        "+ backward\n/ sample",
+        "local step\n/ batch",
+        "passes outside\n/ sample",
+    ]
     headings += ["parameters", "shared", "private", "down\n/ round", "up\n/ round"]
     headings += ["step\n/ FedAvg"] if reference else []
     for heading in headings:
@@ -161,8 +179,10 @@ def _print(rows: list[dict[str, Any]]) -> None:
         console = Console(highlight=False, width=200)
     console.print(table)
     print(
-        "A multiplication and an addition are two operations; convolutions and products of matrices count, modulation by its formula,\n"
-        "nothing else that works entry by entry. One client with one batch; passes outside: before and after the steps of a visit."
+        "A multiplication and an addition are two operations; convolutions and products of matrices count, modulation "
+        "by its formula,\n"
+        "nothing else that works entry by entry. One client with one batch; passes outside: before and after the "
+        "steps of a visit."
     )
 
 

@@ -38,8 +38,13 @@ class Combination:
     def label(self) -> str:
         """Grid values that tell runs of one method apart, such as `power=2`; the method's own name is not repeated."""
         names = [key.rpartition(".")[2] for key, _ in self.values]
-        parts = [(key if names.count(name) > 1 else name, value) for (key, value), name in zip(self.values, names, strict=True)]
-        return " ".join(f"{name}={value}" for (name, value), (key, _) in zip(parts, self.values, strict=True) if key != "method")
+        parts = [
+            (key if names.count(name) > 1 else name, value)
+            for (key, value), name in zip(self.values, names, strict=True)
+        ]
+        return " ".join(
+            f"{name}={value}" for (name, value), (key, _) in zip(parts, self.values, strict=True) if key != "method"
+        )
 
     @property
     def title(self) -> str:
@@ -48,7 +53,9 @@ class Combination:
         return " ".join([*method, *([self.label] if self.label else []), f"seed {self.seed}"])
 
     def arguments(self, configs: Sequence[str], extra: Sequence[tuple[str, tuple[str, ...]]]) -> list[str]:
-        """Arguments of `fedrs fit`. A key comes before the keys below it, since a class given later drops its arguments."""
+        """Arguments of `fedrs fit`. A key comes before the keys below it, since a class given later drops its
+        arguments.
+        """
         options = [*extra, *((key, (f"--{key}={value}",)) for key, value in self.values)]
         options.sort(key=lambda option: option[0].count("."))
         tokens = [token for _, group in options for token in group]
@@ -199,7 +206,11 @@ class SweepIndex:
             result = store.result()
         except RunError:
             return None  # fit looks at the run itself and says what is wrong with it
-        same = result is not None and result.get("status") == "complete" and result.get("config_hash") == entry["config_hash"]
+        same = (
+            result is not None
+            and result.get("status") == "complete"
+            and result.get("config_hash") == entry["config_hash"]
+        )
         return store if same else None
 
     def record(self, key: str, combination: Combination, store: RunStore) -> None:
@@ -222,7 +233,9 @@ class SweepIndex:
 def _index(path: Path) -> dict[str, dict[str, Any]]:
     value = read_json(path)
     entries = value.get("runs") if isinstance(value, dict) else None
-    if not isinstance(entries, dict) or not all(isinstance(one, dict) and {"run", "config_hash"} <= one.keys() for one in entries.values()):
+    if not isinstance(entries, dict) or not all(
+        isinstance(one, dict) and {"run", "config_hash"} <= one.keys() for one in entries.values()
+    ):
         raise RunError(f"{path}: not an index of runs; delete it, the sweep finds its runs again")
     return entries
 

@@ -20,7 +20,9 @@ def show(facts: dict[str, Any]) -> None:
     console = Console()
     clients = facts["clients"]
     synthetic = " (synthetic data)" if facts["synthetic"] else ""
-    console.print(f"{facts['dataset']}{synthetic}: {len(clients)} clients, {facts['kind']}", highlight=False, markup=False)
+    console.print(
+        f"{facts['dataset']}{synthetic}: {len(clients)} clients, {facts['kind']}", highlight=False, markup=False
+    )
     _samples(console, facts)
     _classes(console, facts)
     if facts["kind"] == "multi-label":
@@ -36,7 +38,9 @@ def show(facts: dict[str, Any]) -> None:
 def _samples(console: Console, facts: dict[str, Any]) -> None:
     own = any("test" in client for client in facts["clients"])
     ratio = facts["largest_to_smallest"]
-    weights = "some clients have none to train on" if ratio is None else f"weights largest : smallest = {brief_number(ratio)}"
+    weights = (
+        "some clients have none to train on" if ratio is None else f"weights largest : smallest = {brief_number(ratio)}"
+    )
     table = _table(console, f"samples; {weights}", "client")
     for title in ("train", "own test", "weight") if own else ("train", "weight"):
         table.add_column(title, justify="right")
@@ -47,7 +51,10 @@ def _samples(console: Console, facts: dict[str, Any]) -> None:
         lacking = client["classes_lacking"]
         known = len(facts["class_names"]) - len(lacking)
         brief = [brief_name(name, 18) for name in lacking]
-        row += [f"{100 * client['weight']:.1f}%", ", ".join(brief) if len(brief) <= 3 else f"{len(brief)} classes (has {known})"]
+        row += [
+            f"{100 * client['weight']:.1f}%",
+            ", ".join(brief) if len(brief) <= 3 else f"{len(brief)} classes (has {known})",
+        ]
         table.add_row(*row)
     table.add_section()
     table.add_row("all", str(facts["train"]["num_samples"]))
@@ -62,13 +69,17 @@ def _classes(console: Console, facts: dict[str, Any]) -> None:
     columns = [(str(client["id"]), client["train"]["class_counts"]) for client in facts["clients"][:WIDE]]
     common = [("all", facts["train"]["class_counts"])]
     common += [
-        (title, facts[name]["class_counts"]) for name, title in (("test", "test"), ("validation", "val")) if facts[name]["num_samples"]
+        (title, facts[name]["class_counts"])
+        for name, title in (("test", "test"), ("validation", "val"))
+        if facts[name]["num_samples"]
     ]
     classes = list(enumerate(facts["class_names"]))
     having = "that have each class" if facts["kind"] == "multi-label" else "of each class"
     title = f"training {facts['counted']} {having}, by client (columns: client ids)"
     _wide(console, title, "class", classes, [*columns, *common], lambda counts, number: counts[number])
-    own = [(str(client["id"]), client["test"]["class_counts"]) for client in facts["clients"][:WIDE] if "test" in client]
+    own = [
+        (str(client["id"]), client["test"]["class_counts"]) for client in facts["clients"][:WIDE] if "test" in client
+    ]
     if own:
         title = f"{facts['counted']} {having} in the own test sets"
         _wide(console, title, "class", classes, own, lambda counts, number: counts[number])
@@ -135,7 +146,8 @@ def _wide(
     """A table with one column a client, continued below where the terminal is too narrow."""
     first = max([len(head), *(min(len(name), NAME) for _, name in rows)])
     cells = [
-        (name, [brief_number(value(content, number)) if value(content, number) else "-" for number, _ in rows]) for name, content in columns
+        (name, [brief_number(value(content, number)) if value(content, number) else "-" for number, _ in rows])
+        for name, content in columns
     ]
     start = 0
     while start < len(cells):

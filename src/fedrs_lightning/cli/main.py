@@ -16,7 +16,10 @@ COMMANDS = {
     "table": ("fedrs_lightning.cli.table", "mean and deviation over seeds of finished runs"),
     "plot": ("fedrs_lightning.cli.plot", "learning curves of one or more runs"),
     "flops": ("fedrs_lightning.cli.flops", "operations, parameters and bytes of an experiment, without its data"),
-    "data": ("fedrs_lightning.cli.data", "check a data folder, pack it, see what clients hold, or make a synthetic sample"),
+    "data": (
+        "fedrs_lightning.cli.data",
+        "check a data folder, pack it, see what clients hold, or make a synthetic sample",
+    ),
 }
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-_NOISE = re.compile(r"\s*(?:Subtypes: .*|Given value type: .*|Errors:|Does not validate against any of the Union subtypes)$", re.MULTILINE)
+_NOISE = re.compile(
+    r"\s*(?:Subtypes: .*|Given value type: .*|Errors:|Does not validate against any of the Union subtypes)$",
+    re.MULTILINE,
+)
 
 
 def plain_message(error: BaseException) -> str:

@@ -1,7 +1,8 @@
-"""Find the first mistake in config files and options: file and line or option, the key, what is wrong, the nearest valid name.
+"""Find the first mistake in config files and options: file and line or option, the key, what is wrong, the nearest
+valid name.
 
-The parser of `fedrs fit` decides what is valid. What it says of a mistake depends on its version and buries the point, so
-that the same files and options are walked again here, against the same signatures.
+The parser of `fedrs fit` decides what is valid. What it says of a mistake depends on its version and buries the point,
+so that the same files and options are walked again here, against the same signatures.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def config_files(arguments: Sequence[str]) -> list[YamlFile]:
     Raises:
         ConfigError: a file that is missing, broken, empty, or names a key twice.
     """
-    found = [YamlFile.read(Path(value), "--config") for name, value in options(arguments) if name == "config" and value is not None]
+    found = [
+        YamlFile.read(Path(value), "--config")
+        for name, value in options(arguments)
+        if name == "config" and value is not None
+    ]
     for file in list(found):
         for key, value in file.content.items():
             if is_yaml_name(value):
@@ -141,17 +146,24 @@ class _Walk:
         for name, base in self.schema.classes.items():
             if name not in self.chosen:
                 raise ConfigError(
-                    f"{name} is missing; name one of {', '.join(sorted(subclasses(base)))} in the config file or with --{name}"
+                    f"{name} is missing; name one of {', '.join(sorted(subclasses(base)))} in the config file or with "
+                    f"--{name}"
                 )
         for key, cls in self.chosen.items():
             for argument, parameter in arguments_of(cls).items():
-                if parameter.required and argument not in self.seen.get(key, set()) | self.schema.given.get(key, frozenset()):
+                if parameter.required and argument not in self.seen.get(key, set()) | self.schema.given.get(
+                    key, frozenset()
+                ):
                     full = f"{key}.init_args.{argument}"
-                    raise ConfigError(f"{full} is missing ({cls.__name__} needs it); set it in the config file or with --{full}")
+                    raise ConfigError(
+                        f"{full} is missing ({cls.__name__} needs it); set it in the config file or with --{full}"
+                    )
         for name, group in self.schema.groups.items():
             for argument, parameter in arguments_of(group).items():
                 if parameter.required and argument not in self.seen.get(name, set()):
-                    raise ConfigError(f"{name}.{argument} is missing; set it in the config file or with --{name}.{argument}")
+                    raise ConfigError(
+                        f"{name}.{argument} is missing; set it in the config file or with --{name}.{argument}"
+                    )
 
     def _check_name(self, path: tuple[str, ...], place: _Place) -> None:
         if path[0] not in self.schema.names:
@@ -180,7 +192,9 @@ class _Walk:
             return
         value, place = place.follow(name, value)
         if not isinstance(value, Mapping):
-            place.fail(name, f"expected keys ({', '.join(arguments_of(self.schema.groups[name]))}), got {_shown(value)}")
+            place.fail(
+                name, f"expected keys ({', '.join(arguments_of(self.schema.groups[name]))}), got {_shown(value)}"
+            )
         for key, inner in value.items():
             self._group(name, tuple(str(key).split(".")), inner, place.below(key), None)
 
@@ -208,7 +222,9 @@ class _Walk:
         return None
 
     def _misplaced(self, key: str, base: type, value: Mapping[Any, Any], name: str, place: _Place) -> None:
-        cls = resolve(base, value["class_path"])[0] if isinstance(value.get("class_path"), str) else self.chosen.get(key)
+        cls = (
+            resolve(base, value["class_path"])[0] if isinstance(value.get("class_path"), str) else self.chosen.get(key)
+        )
         if cls is not None and name in arguments_of(cls):
             place.fail(key, f"'{name}' belongs below init_args")
         place.fail("", f"{key} has no key '{name}'", nearest(name, SPEC))
@@ -290,13 +306,17 @@ def arguments_of(cls: type) -> dict[str, Argument]:
     parser = ArgumentParser()
     names = [
         name.removeprefix("x.")
-        for name in parser.add_class_arguments(cls, "x", fail_untyped=False, skip={"params"} if issubclass(cls, Optimizer) else set())
+        for name in parser.add_class_arguments(
+            cls, "x", fail_untyped=False, skip={"params"} if issubclass(cls, Optimizer) else set()
+        )
     ]
     hints = get_type_hints(cls.__init__)  # type: ignore[misc]
     signature = inspect.signature(cls)
     missing = inspect.Parameter.empty
     return {
-        name: Argument(hints.get(name, Any), name in signature.parameters and signature.parameters[name].default is missing)
+        name: Argument(
+            hints.get(name, Any), name in signature.parameters and signature.parameters[name].default is missing
+        )
         for name in names
     }
 

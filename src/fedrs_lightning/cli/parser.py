@@ -60,11 +60,16 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         if self.keep_checkpoints < 2:
-            raise ConfigError(f"run.keep_checkpoints={self.keep_checkpoints} must be at least 2, so that a damaged one has a predecessor")
+            raise ConfigError(
+                f"run.keep_checkpoints={self.keep_checkpoints} must be at least 2, so that a damaged one has a "
+                "predecessor"
+            )
 
 
 NEUTRAL = ("run", "resume", *HARMLESS_KEYS)
-"""Keys that may differ between a run and its continuation, and the folders of data: they say where it runs, not what it computes."""
+"""Keys that may differ between a run and its continuation, and the folders of data: they say where it runs, not what it
+computes.
+"""
 
 
 TITLES = {"data": "data set and its clients", "task": "network, loss and metrics", "method": "federated method"}
@@ -90,8 +95,10 @@ def build_parser() -> ArgumentParser:
         prog="fedrs fit",
         usage="fedrs fit --config FILE [--config FILE ...] [options]",
         description=(
-            "Run one federated experiment, or continue it. Several --config files merge, later ones win; options override them. "
-            "--method FedAvg takes another method, --method.power 1.0 sets one of its arguments, --method.help FedMAD lists them."
+            "Run one federated experiment, or continue it. Several --config files merge, later ones win; options "
+            "override them. "
+            "--method FedAvg takes another method, --method.power 1.0 sets one of its arguments, --method.help FedMAD "
+            "lists them."
         ),
         exit_on_error=False,
         allow_abbrev=False,
@@ -99,11 +106,18 @@ def build_parser() -> ArgumentParser:
     parser.add_argument("--config", action="config", help="YAML file; repeatable")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run; every random stream derives from it")
     parser.add_argument(
-        "--resume", type=Resume, default="auto", help="auto continues an interrupted run, never refuses a run directory that exists"
+        "--resume",
+        type=Resume,
+        default="auto",
+        help="auto continues an interrupted run, never refuses a run directory that exists",
     )
-    parser.add_subclass_arguments(FederatedDataset, "data", required=True, help="class and its arguments, or a YAML file with both")
+    parser.add_subclass_arguments(
+        FederatedDataset, "data", required=True, help="class and its arguments, or a YAML file with both"
+    )
     parser.add_subclass_arguments(Task, "task", required=True, help="class and its arguments, or a YAML file with both")
-    parser.add_subclass_arguments(FedAvg, "method", required=True, help="class and its arguments, or a YAML file with both")
+    parser.add_subclass_arguments(
+        FedAvg, "method", required=True, help="class and its arguments, or a YAML file with both"
+    )
     parser.add_class_arguments(Schedule, "schedule", sub_configs=True)
     parser.add_argument(
         "--optimizer",
@@ -142,7 +156,8 @@ def parse(arguments: Sequence[str]) -> tuple[ArgumentParser, Namespace]:
 
 
 def instantiate(parser: ArgumentParser, config: Namespace) -> Any:
-    """The objects that a configuration names: `data`, `task` (with its optimiser), `method`, `schedule`, `fabric`, `run`.
+    """The objects that a configuration names: `data`, `task` (with its optimiser), `method`, `schedule`, `fabric`,
+    `run`.
 
     Raises:
         ConfigError: a constructor refuses its arguments, or the method the task.

@@ -10,7 +10,13 @@ import numpy as np
 import torch
 
 from fedrs_lightning.data.palettes import ISPRS, LOVEDA, LOVEDA_COLOURS
-from fedrs_lightning.results.diagnostics import plot_by_class, plot_confusion, plot_descriptors, plot_loss_terms, plot_predictions
+from fedrs_lightning.results.diagnostics import (
+    plot_by_class,
+    plot_confusion,
+    plot_descriptors,
+    plot_loss_terms,
+    plot_predictions,
+)
 from fedrs_lightning.results.plots import plot_clients, plot_curves, plot_weights
 
 if TYPE_CHECKING:
@@ -24,10 +30,15 @@ CROPS_PER_DOMAIN = 2
 def draw(engine: Engine, store: RunStore, data: FederatedDataset, federation: Federation) -> list[Path]:
     """Draw whatever this run has something to show for; returns the files."""
     folder, classes = store.path / "pictures", list(data.class_names)
-    drawn: list[Path | None] = [plot_curves([store], store.path / "curves.png"), plot_clients([store], folder / "clients.png")]
+    drawn: list[Path | None] = [
+        plot_curves([store], store.path / "curves.png"),
+        plot_clients([store], folder / "clients.png"),
+    ]
     drawn += [plot_weights(store, folder / "weights.png"), plot_loss_terms(store, folder / "loss.png")]
     for name, limits in (("gate", (0.0, 1.0)), ("drift_spec", None), ("drift_spa", None), ("drift_dap", None)):
-        title = {"gate": "gate weight (1 spectral, 0 spatial)"}.get(name, f"cosine drift from the anchor, {name.removeprefix('drift_')}")
+        title = {"gate": "gate weight (1 spectral, 0 spatial)"}.get(
+            name, f"cosine drift from the anchor, {name.removeprefix('drift_')}"
+        )
         drawn.append(plot_by_class(store, f"feddap/{name}", title, classes, folder / f"{name}.png", limits=limits))
     drawn.append(_confusion(store, classes, folder))
     drawn.append(_descriptors(engine, federation, folder))
@@ -43,17 +54,24 @@ def _confusion(store: RunStore, classes: list[str], folder: Path) -> Path | None
     if counts is None:
         return None
     return plot_confusion(
-        np.array(counts), classes, folder / "confusion.png", f"round {last['round']}, {protocol}, counts of all clients summed"
+        np.array(counts),
+        classes,
+        folder / "confusion.png",
+        f"round {last['round']}, {protocol}, counts of all clients summed",
     )
 
 
 def _descriptors(engine: Engine, federation: Federation, folder: Path) -> Path | None:
-    """Descriptors that a method keeps on the server as `<method>/descriptors`, with `/clients`, `/described` and `/cluster`."""
+    """Descriptors that a method keeps on the server as `<method>/descriptors`, with `/clients`, `/described` and
+    `/cluster`.
+    """
     for key, table in engine.server.items():
         method, _, name = key.partition("/")
         if name != "descriptors":
             continue
-        ids, known, cluster = (engine.server[f"{method}/{part}"].tolist() for part in ("clients", "described", "cluster"))
+        ids, known, cluster = (
+            engine.server[f"{method}/{part}"].tolist() for part in ("clients", "described", "cluster")
+        )
         vectors = {client: table[row].numpy() for row, client in enumerate(ids) if known[row]}
         if len(vectors) > 1:
             domains = {client.id: client.domain for client in federation.clients}

@@ -43,7 +43,10 @@ def run_settings() -> Iterator[None]:
             import torch
 
         threads = torch.get_num_threads()
-        deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        deterministic = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
         quieten()
         try:
             yield
@@ -63,15 +66,18 @@ def run_settings() -> Iterator[None]:
 
 
 def prepare_process() -> None:
-    """Make CPU training quiet towards its neighbours and towards the kernel. Every rank calls it before torch is loaded.
+    """Make CPU training quiet towards its neighbours and towards the kernel. Every rank calls it before torch is
+    loaded.
 
     `OMP_WAIT_POLICY=PASSIVE`: OpenMP threads that wait by spinning take the core from other ranks on shared machines.
-    glibc's allocator: tensors above its limit would be mapped and unmapped at every step. Both give way to the variables
-    a user has set: `OMP_WAIT_POLICY`, and any of `MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_`, `MALLOC_TOP_PAD_`.
-    `benchmarks/bench_allocator.py` measures the second.
+    glibc's allocator: tensors above its limit would be mapped and unmapped at every step. Both give way to the
+    variables a user has set: `OMP_WAIT_POLICY`, and any of `MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_`,
+    `MALLOC_TOP_PAD_`. `benchmarks/bench_allocator.py` measures the second.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    chosen = [name for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_") if name in os.environ]
+    chosen = [
+        name for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_") if name in os.environ
+    ]
     if sys.platform != "linux" or chosen:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

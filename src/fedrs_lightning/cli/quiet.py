@@ -15,7 +15,9 @@ LIBRARIES = ("lightning", "lightning.fabric", "lightning.pytorch")
 
 
 def quieten() -> None:
-    """Silence launch chatter of Lightning and print warnings without source lines, on rank 0 alone: the others repeat them."""
+    """Silence launch chatter of Lightning and print warnings without source lines, on rank 0 alone: the others repeat
+    them.
+    """
     for name in LIBRARIES:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", r".*`srun` command is available.*")
@@ -26,7 +28,11 @@ def quieten() -> None:
 
 def rank() -> int:
     """Number of this process among those of a run, from what torchrun, srun or rank 0 has set."""
-    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):  # a rank started inside an allocation has the last one of its parent
+    for name in (
+        "RANK",
+        "LOCAL_RANK",
+        "SLURM_PROCID",
+    ):  # a rank started inside an allocation has the last one of its parent
         if name in os.environ:
             return int(os.environ[name])
     return 0
@@ -40,6 +46,11 @@ def waiting(words: str) -> contextlib.AbstractContextManager[Any]:
 
 
 def _one_line(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
 ) -> None:
     print(f"warning: {' '.join(str(message).split())}", file=file or sys.stderr)

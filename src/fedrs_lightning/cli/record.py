@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from fedrs_lightning.results.store import RunStore
 
 
-def open_run(engine: Engine, store: RunStore, plain: dict[str, Any], federation: Federation, manifest: dict[str, Any]) -> None:
+def open_run(
+    engine: Engine, store: RunStore, plain: dict[str, Any], federation: Federation, manifest: dict[str, Any]
+) -> None:
     """Write what describes the run, before round 1; refuse data other than the run began with."""
     from fedrs_lightning.cli.run_directory import check_data, config_text, split_lists
     from fedrs_lightning.files import naming_the_place
@@ -93,7 +95,8 @@ def conclude(
     used = {key.partition("/")[0] for record in rounds for key in record["metrics"]}
     protocol, metric = engine.headline.split("/", 1)
     members = [
-        {"client": split.id, "name": split.name, "num_samples": len(split.train)} | ({"domain": split.domain} if split.domain else {})
+        {"client": split.id, "name": split.name, "num_samples": len(split.train)}
+        | ({"domain": split.domain} if split.domain else {})
         for split in federation.clients
     ]
     absent = rounds[-1].get("absent_classes", {}).get(protocol, [])

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from fedrs_lightning.data import Federation
 
 _PLACES = ("folder", "folders", "decoder")
-"""What may change in the manifest of the data: where they lie and how they were read; hashes say whether they are the same."""
+"""What may change in the manifest of the data: where they lie and how they were read; hashes say whether they are the
+same.
+"""
 
 _CONFIG = "config.yaml"
 _OURS = {
@@ -30,7 +32,9 @@ _OURS = {
 
 
 def run_directory(config: Namespace, plain: dict[str, Any]) -> Path:
-    """`run.dir`, or `root/experiment/method-s<seed>-<hash8>`: equal configurations share it, so a run finds itself again."""
+    """`run.dir`, or `root/experiment/method-s<seed>-<hash8>`: equal configurations share it, so a run finds itself
+    again.
+    """
     if config.run.dir is not None:
         return Path(config.run.dir)
     method = plain["method"]["class_path"].rpartition(".")[2].lower()
@@ -49,7 +53,9 @@ def check_run(store: RunStore, plain: dict[str, Any], resume: Resume) -> str:
         _require_writable(above)
         return "empty"
     if not (store.path / _CONFIG).exists():
-        foreign = sorted(path.name for path in store.path.iterdir() if path.name not in _OURS and not path.name.startswith("."))
+        foreign = sorted(
+            path.name for path in store.path.iterdir() if path.name not in _OURS and not path.name.startswith(".")
+        )
         if foreign:
             raise RunError(f"{store.path}: holds {foreign[0]} but no run; choose an empty folder with --run.dir")
         _require_writable(above)
@@ -59,7 +65,10 @@ def check_run(store: RunStore, plain: dict[str, Any], resume: Resume) -> str:
     differ = _differences(deciding(store.config()), deciding(plain))
     if differ:
         more = f" and {len(differ) - 5} more" if len(differ) > 5 else ""
-        raise RunError(f"{store.path}: holds a run of another configuration: {', '.join(differ[:5])}{more}; choose another --run.dir")
+        raise RunError(
+            f"{store.path}: holds a run of another configuration: {', '.join(differ[:5])}{more}; choose another "
+            "--run.dir"
+        )
     status = store.status
     if status != "complete":
         _require_writable(above)
@@ -71,7 +80,9 @@ def _folder_above(path: Path) -> Path:
     while not path.exists() and path.parent != path:
         path = path.parent
     if not path.is_dir():
-        raise RunError(f"{path}: is a file, where the folder of the run should be; choose another --run.dir or --run.root")
+        raise RunError(
+            f"{path}: is a file, where the folder of the run should be; choose another --run.dir or --run.root"
+        )
     return path
 
 
@@ -97,10 +108,14 @@ def _value(values: dict[str, Any], key: str) -> str:
 
 
 def other_data(store: RunStore, plain: dict[str, Any]) -> bool:
-    """Whether a run is asked for with other data folders than it was made with; the configuration's hash leaves them out."""
+    """Whether a run is asked for with other data folders than it was made with; the configuration's hash leaves them
+    out.
+    """
 
     def folders(config: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in flatten(config).items() if is_place(key) and not key.endswith(".cache_dir")}
+        return {
+            key: value for key, value in flatten(config).items() if is_place(key) and not key.endswith(".cache_dir")
+        }
 
     return folders(store.config()) != folders(plain)
 
@@ -131,7 +146,9 @@ def _content(value: Any) -> Any:
 
 def config_text(plain: dict[str, Any]) -> str:
     """`config.yaml`: complete, and accepted by `fedrs fit --config`."""
-    head = "# The complete configuration of this run. To repeat it: fedrs fit --config config.yaml --run.root ELSEWHERE\n"
+    head = (
+        "# The complete configuration of this run. To repeat it: fedrs fit --config config.yaml --run.root ELSEWHERE\n"
+    )
     return head + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
@@ -143,7 +160,8 @@ def split_lists(federation: Federation) -> dict[str, Any]:
 
     return {
         "clients": [
-            {"client": split.id, "name": split.name, "train": names(split.train), "test": names(split.test)} for split in federation.clients
+            {"client": split.id, "name": split.name, "train": names(split.train), "test": names(split.test)}
+            for split in federation.clients
         ],
         "test": names(federation.test),
         "validation": names(federation.validation),

@@ -18,7 +18,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fedrs_lightning.cli.grid import Combination, SweepIndex, combinations, fingerprint, parse_extra, parse_grids, parse_seeds, run_root
+from fedrs_lightning.cli.grid import (
+    Combination,
+    SweepIndex,
+    combinations,
+    fingerprint,
+    parse_extra,
+    parse_grids,
+    parse_seeds,
+    run_root,
+)
 from fedrs_lightning.cli.options import Parser, above, hint
 from fedrs_lightning.cli.quiet import waiting
 from fedrs_lightning.errors import ConfigError
@@ -51,17 +60,25 @@ def parser() -> Parser:
     """Options of `fedrs sweep`."""
     options = Parser(
         prog="fedrs sweep",
-        description="Run the product of all grids and seeds. What is complete is skipped, what was interrupted continues, a run\n"
+        description="Run the product of all grids and seeds. What is complete is skipped, what was interrupted "
+        "continues, a run\n"
         "that fails does not stop the others. Ends with a table, and with exit code 2 when a run failed.\n"
         "Every option not listed here is handed to `fedrs fit`.",
-        epilog="examples:\n  fedrs sweep --config experiments/eurosat_small.yaml --grid method=FedAvg,FedBN,FedMAD --seeds 0..2\n"
+        epilog="examples:\n  fedrs sweep --config experiments/eurosat_small.yaml --grid method=FedAvg,FedBN,FedMAD "
+        "--seeds 0..2\n"
         "  fedrs sweep --config X.yaml --grid method.init_args.power=0.5,1,2 --schedule.num_rounds 20\n"
         "  fedrs sweep --config X.yaml --grid 'data.init_args.bands=[red,green],[red]'",
     )
-    options.add_argument("--config", action="append", required=True, metavar="FILE", help="may be given several times, later wins")
-    options.add_argument("--grid", action="append", default=[], metavar="KEY=V1,V2", help="option of fit and its values; may be repeated")
+    options.add_argument(
+        "--config", action="append", required=True, metavar="FILE", help="may be given several times, later wins"
+    )
+    options.add_argument(
+        "--grid", action="append", default=[], metavar="KEY=V1,V2", help="option of fit and its values; may be repeated"
+    )
     options.add_argument("--seeds", default="0", metavar="SEEDS", help="0..2 or 0,3,7 (default: 0)")
-    options.add_argument("--jobs", type=above(1), default=1, metavar="N", help="runs at a time (default: 1), each with its own ranks")
+    options.add_argument(
+        "--jobs", type=above(1), default=1, metavar="N", help="runs at a time (default: 1), each with its own ranks"
+    )
     options.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
     return options
 
@@ -92,7 +109,9 @@ def main(argv: Sequence[str], command: Sequence[str] = FIT) -> int:
 
 
 def _foretell(jobs: list[Job]) -> int:
-    """Say what would run. Each combination is parsed as `fedrs fit` would, once for all its seeds; a mistake gives exit code 2."""
+    """Say what would run. Each combination is parsed as `fedrs fit` would, once for all its seeds; a mistake gives exit
+    code 2.
+    """
     mistakes: dict[str, str | None] = {}
     for job in jobs:
         same = repr(job.combination.values)
@@ -144,7 +163,10 @@ def run(jobs: list[Job], index: SweepIndex, command: Sequence[str], *, limit: in
         except KeyboardInterrupt:
             _stop(active)
             complete = sum(job.store is not None and job.error is None for job in jobs)
-            print(f"fedrs sweep: stopped with {complete} of {len(jobs)} runs complete; the same command continues", file=sys.stderr)
+            print(
+                f"fedrs sweep: stopped with {complete} of {len(jobs)} runs complete; the same command continues",
+                file=sys.stderr,
+            )
             return 130
     return _report(jobs)
 
@@ -154,7 +176,9 @@ def _check_extra(extra: list[str], grid: list[str], options: Parser) -> None:
         if key in grid:
             raise ConfigError(f"--{key} is given both as an option and as a grid; drop one of them")
         if key == "run.label" and any(name != "method" for name in grid):
-            raise ConfigError("--run.label is set by the sweep, to the values of the grid; use --run.name to name the experiment")
+            raise ConfigError(
+                "--run.label is set by the sweep, to the values of the grid; use --run.name to name the experiment"
+            )
         near = hint(f"--{key}", options.names())
         if "." not in key and f"--{key}" not in GROUPS and near.startswith("did you mean"):
             raise ConfigError(f"unknown option --{key}; {near}")
@@ -162,8 +186,8 @@ def _check_extra(extra: list[str], grid: list[str], options: Parser) -> None:
 
 def _start(job: Job, command: Sequence[str]) -> None:
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    # Unbuffered: lines of stdout and stderr reach the log in the order in which they were written. A session of its own:
-    # Ctrl-C in the terminal comes to the sweep alone, which then stops the child's ranks together.
+    # Unbuffered: lines of stdout and stderr reach the log in the order in which they were written. A session of its
+    # own: Ctrl-C in the terminal comes to the sweep alone, which then stops the child's ranks together.
     variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
     job.start = time.monotonic()
     with job.log.open("wb") as log:
@@ -192,7 +216,11 @@ def _finish(job: Job, index: SweepIndex) -> None:
     job.store = store
     errors = [line for line in lines if line.startswith("fedrs fit: ")]
     if code == 0:
-        job.error = f"ended without a complete result ({store.status}: {store.path})" if store else "ended without naming its run directory"
+        job.error = (
+            f"ended without a complete result ({store.status}: {store.path})"
+            if store
+            else "ended without naming its run directory"
+        )
     elif code is not None and code < 0:
         job.error = f"ended by {signal.Signals(-code).name}"
     else:
@@ -229,7 +257,9 @@ def _report(jobs: list[Job]) -> int:
     Console(highlight=False).print(terminal(tabulate(collection), collection))
     failed = [job for job in jobs if job.error is not None]
     if failed:
-        print(f"fedrs sweep: {len(failed)} of {len(jobs)} runs failed; the same command tries them again", file=sys.stderr)
+        print(
+            f"fedrs sweep: {len(failed)} of {len(jobs)} runs failed; the same command tries them again", file=sys.stderr
+        )
         for job in failed:
             print(f"  {job.combination.title}: {job.error} (log: {job.log})", file=sys.stderr)
     return 2 if failed else 0
@@ -237,10 +267,11 @@ def _report(jobs: list[Job]) -> int:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[None]:
-    """Take SIGTERM and SIGHUP as Ctrl-C, unless ignored (nohup): children must not outlive a sweep that a job limit ends.
+    """Take SIGTERM and SIGHUP as Ctrl-C, unless ignored (nohup): children must not outlive a sweep that a job limit
+    ends.
 
-    SIGINT counts in any case: a shell starts its background jobs with it ignored, children would inherit that, and it is
-    the signal by which they are stopped.
+    SIGINT counts in any case: a shell starts its background jobs with it ignored, children would inherit that, and it
+    is the signal by which they are stopped.
     """
 
     def interrupt(number: int, frame: object) -> None:
@@ -282,7 +313,9 @@ class _Show:
             lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
         titles = ", ".join(job.combination.title for job in active)
         text = f"{titles}  {lines[-1].strip() if lines else ''}"
-        self.bar.update(self.task, description=escape(text[: max(20, self.bar.console.width - 42)]))  # what bar, count and time leave
+        self.bar.update(
+            self.task, description=escape(text[: max(20, self.bar.console.width - 42)])
+        )  # what bar, count and time leave
 
 
 @contextlib.contextmanager

@@ -24,15 +24,20 @@ def parser() -> Parser:
         epilog="examples:\n  fedrs table runs/eurosat_small\n  fedrs table runs --format markdown --out table.md\n"
         "  fedrs table runs --metric personal_own/overall_accuracy --metric train/loss",
     )
-    options.add_argument("runs", nargs="+", metavar="RUNS", help="run directories, or folders that hold some at any depth")
+    options.add_argument(
+        "runs", nargs="+", metavar="RUNS", help="run directories, or folders that hold some at any depth"
+    )
     options.add_argument(
         "--metric",
         action="append",
         default=[],
         metavar="NAME",
-        help="metric to show, may be given several times: overall_accuracy (headline protocol) or personal_own/overall_accuracy",
+        help="metric to show, may be given several times: overall_accuracy (headline protocol) or "
+        "personal_own/overall_accuracy",
     )
-    options.add_argument("--format", choices=FORMATS, default="terminal", help="csv and json hold full numbers, the others are rounded")
+    options.add_argument(
+        "--format", choices=FORMATS, default="terminal", help="csv and json hold full numbers, the others are rounded"
+    )
     options.add_argument("--out", type=Path, metavar="FILE", help="write to this file instead of the terminal")
     return options
 
@@ -59,5 +64,7 @@ def runs_below(paths: Sequence[str]) -> list[RunStore]:
     """
     runs = find_runs(paths)
     if not runs:
-        raise RunError(f"no run below {', '.join(paths)}; `fedrs fit` writes them to runs/<experiment>/<method>-s<seed>-<hash>")
+        raise RunError(
+            f"no run below {', '.join(paths)}; `fedrs fit` writes them to runs/<experiment>/<method>-s<seed>-<hash>"
+        )
     return runs

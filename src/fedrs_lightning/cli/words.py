@@ -10,7 +10,14 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from jsonargparse import ArgumentParser
 
-_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path", type(None): "null"}
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    Path: "a path",
+    type(None): "null",
+}
 
 
 def fits(hint: Any, value: Any, text: str | None = None) -> bool:
@@ -63,7 +70,9 @@ def nearest(name: str, valid: Iterable[str], otherwise: str = "valid:") -> str:
     """`; did you mean 'X'?`, else the valid names where they are few and `otherwise` introduces them."""
     names = sorted(set(valid))
     lower = {candidate.lower(): candidate for candidate in names}
-    near = difflib.get_close_matches(name, names, n=1) or [lower[found] for found in difflib.get_close_matches(name.lower(), lower, n=1)]
+    near = difflib.get_close_matches(name, names, n=1) or [
+        lower[found] for found in difflib.get_close_matches(name.lower(), lower, n=1)
+    ]
     if near:
         return f"; did you mean '{near[0]}'?"
     return f"; {otherwise} {', '.join(names)}" if otherwise and 0 < len(names) <= 24 else ""

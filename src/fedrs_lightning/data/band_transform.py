@@ -1,4 +1,6 @@
-"""Bands of two resolutions on one grid: augmentation, bicubic resize and normalisation of whole batches on their device."""
+"""Bands of two resolutions on one grid: augmentation, bicubic resize and normalisation of whole batches on their
+device.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +53,19 @@ class BandTransform(nn.Module):
     ) -> None:
         super().__init__()
         deviation, middle = torch.tensor(std, dtype=torch.float64), torch.tensor(mean, dtype=torch.float64)
-        if deviation.shape != (len(mean), len(bands)) or middle.shape != deviation.shape or not bool((deviation > 0).all()):
+        if (
+            deviation.shape != (len(mean), len(bands))
+            or middle.shape != deviation.shape
+            or not bool((deviation > 0).all())
+        ):
             raise ValueError(f"mean and std must be [groups][{len(bands)} bands] with std > 0, got {mean} and {std}")
-        self.register_buffer("factor", deviation.reciprocal().float()[..., None, None], persistent=False)  # [G, C, 1, 1]
+        self.register_buffer(
+            "factor", deviation.reciprocal().float()[..., None, None], persistent=False
+        )  # [G, C, 1, 1]
         self.register_buffer("offset", (-middle / deviation).float()[..., None, None], persistent=False)
-        self.places = [[(bands.index(band), place) for place, band in enumerate(own) if band in bands] for own in stored]
+        self.places = [
+            [(bands.index(band), place) for place, band in enumerate(own) if band in bands] for own in stored
+        ]
         if sum(map(len, self.places)) != len(bands):
             raise ValueError(f"bands {list(bands)} are not all among the stored {stored}, or one is named twice")
         self.aligned, self.image_size, self.augment = kernel == "rsim", image_size, augment
@@ -66,7 +76,9 @@ class BandTransform(nn.Module):
 
     @torch.no_grad()
     def forward(self, batch: Batch, draws: Tensor | None = None) -> Batch:
-        """`image10` and `image20` (uint16 [B, C, H, W] and [B, C', h, w]) to `image` float32 [B, len(bands), H, W]; labels pass through."""
+        """`image10` and `image20` (uint16 [B, C, H, W] and [B, C', h, w]) to `image` float32 [B, len(bands), H, W];
+        labels pass through.
+        """
         fine, coarse = batch[FINE], batch[COARSE]
         size = tuple(fine.shape[-2:])
         pixels = torch.empty((len(fine), sum(map(len, self.places)), *size), dtype=torch.float32, device=fine.device)

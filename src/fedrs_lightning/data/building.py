@@ -107,15 +107,17 @@ def build(current: Callable[[], Path], name: str, plan: Plan, threads: int | Non
         The folder.
 
     Raises:
-        DataError: what `plan.fill` raises; the source changed meanwhile; or the cache cannot be written. What is finished
-            stays for the next run only in the last case.
+        DataError: what `plan.fill` raises; the source changed meanwhile; or the cache cannot be written. What is
+            finished stays for the next run only in the last case.
     """
     orders = _ORDERS.get() or Orders()
     final, start = current(), time.monotonic()
     pack = Pack(final, plan.count, plan.count * plan.bytes_each)
     orders.packs.append(pack)
     if orders.verify:
-        pack.damages = damages(final, orders.threads) if final.is_dir() else ["is not packed yet, or the source changed"]
+        pack.damages = (
+            damages(final, orders.threads) if final.is_dir() else ["is not packed yet, or the source changed"]
+        )
         return final
     needed, cache = pack.nbytes, final.parent
     try:
@@ -128,7 +130,9 @@ def build(current: Callable[[], Path], name: str, plan: Plan, threads: int | Non
     except OSError as error:
         place = error.filename or cache
         if error.errno not in FULL:
-            raise DataError(f"{place}: cannot write the pack ({error.strerror}); free space, or set cache_dir or FEDRS_CACHE") from None
+            raise DataError(
+                f"{place}: cannot write the pack ({error.strerror}); free space, or set cache_dir or FEDRS_CACHE"
+            ) from None
         raise DataError(_full(error, final, needed)) from None
     pack.seconds = time.monotonic() - start
     return final
@@ -152,10 +156,15 @@ def _make(folder: Path, final: Path, current: Callable[[], Path], name: str, pla
 
 def _full(error: OSError, final: Path, needed: int) -> str:
     free = shutil.disk_usage(final.parent).free
-    reason = "the file would be larger than the file system or a limit (ulimit -f) allows" if error.errno == errno.EFBIG else error.strerror
+    reason = (
+        "the file would be larger than the file system or a limit (ulimit -f) allows"
+        if error.errno == errno.EFBIG
+        else error.strerror
+    )
     kept = "; what is finished is kept for the next run" if (final.parent / f"{BUILDING}{final.name}").is_dir() else ""
     return (
-        f"{final.parent}: cannot write the pack ({reason}): {final.name} needs {size(needed)} and {size(free)} are free; "
+        f"{final.parent}: cannot write the pack ({reason}): {final.name} needs {size(needed)} and {size(free)} are "
+        "free; "
         f"free space, or set cache_dir or FEDRS_CACHE{kept}"
     )
 

@@ -116,16 +116,24 @@ def _look_at_geotiff(path: Path, deep: bool) -> tuple[str | None, str]:
     except DataError as error:
         return str(error), ""
     except RasterioError as error:
-        return f"{path}: cannot be read as a GeoTIFF ({error}); check permissions, or replace the file from the archive", ""
+        return (
+            f"{path}: cannot be read as a GeoTIFF ({error}); check permissions, or replace the file from the archive",
+            "",
+        )
 
 
 def _report_duplicates(report: Report, same: list[layout.SourceFile], bands: layout.BandChoice) -> None:
     names = ", ".join(str(file.path) for file in same[1:])
     pixels = (layout.decode_rgb if bands == "rgb" else layout.decode_all)(same[0].path)
     if bands == "rgb" and len({file.label for file in same}) == 1 and pixels.std(axis=(1, 2)).max() < PLAIN:
-        report.add("note", f"{same[0].path}: the same plain pixels also in {names}; harmless, open water does look alike")
+        report.add(
+            "note", f"{same[0].path}: the same plain pixels also in {names}; harmless, open water does look alike"
+        )
     else:
-        report.add("error", f"{names}: the same content as {same[0].path}; remove all but one, or training and test data overlap")
+        report.add(
+            "error",
+            f"{names}: the same content as {same[0].path}; remove all but one, or training and test data overlap",
+        )
 
 
 def _deal(report: Report, dataset: EuroSAT, sample_ids: tuple[str, ...], labels: np.ndarray, seed: int) -> None:
@@ -135,4 +143,6 @@ def _deal(report: Report, dataset: EuroSAT, sample_ids: tuple[str, ...], labels:
         report.add("error", str(error))
         return
     rows = {f"{client.id}: {client.name}": client.train for client in dealt.clients} | {"test": dealt.test}
-    report.clients = {name: np.bincount(labels[indices], minlength=len(layout.CLASSES)).tolist() for name, indices in rows.items()}
+    report.clients = {
+        name: np.bincount(labels[indices], minlength=len(layout.CLASSES)).tolist() for name, indices in rows.items()
+    }

@@ -18,7 +18,14 @@ from fedrs_lightning.data.check_report import Report, drawn, watched
 from fedrs_lightning.data.datasets import bigearthnet_faults as faults
 from fedrs_lightning.data.datasets import bigearthnet_files as layout
 from fedrs_lightning.data.datasets.bigearthnet_store import PatchStore, open_store
-from fedrs_lightning.data.datasets.bigearthnet_tables import Rows, Season, country_table, in_season, months_of, read_tables
+from fedrs_lightning.data.datasets.bigearthnet_tables import (
+    Rows,
+    Season,
+    country_table,
+    in_season,
+    months_of,
+    read_tables,
+)
 from fedrs_lightning.data.plain_tiff import first_pixels
 from fedrs_lightning.errors import ConfigError, DataError
 
@@ -29,7 +36,9 @@ _THREADS = 16  # a network file system answers many questions at a time
 _PLAIN = 60  # reflectance x 10000: patches of open water may span less in every band, and then equal ones may occur
 
 Look = tuple[list[str], str, bool]
-"""Of a patch: faults, hash of its pixels as far as they were looked at (empty where there are faults), and whether they are plain."""
+"""Of a patch: faults, hash of its pixels as far as they were looked at (empty where there are faults), and whether they
+are plain.
+"""
 
 
 def check_bigearthnet(
@@ -108,7 +117,10 @@ def _filter(report: Report, found: layout.Layout, rows: Rows, season: Season, co
     marked = np.bincount(chosen.country[chosen.flagged], minlength=len(layout.COUNTRIES))
     for line in country_table(chosen, "all"):
         counts = {split: int(getattr(line, split)) for split in layout.SPLITS}
-        report.files[line.country] = counts | {"days": line.days, "flagged": int(marked[layout.COUNTRIES.index(line.country)])}
+        report.files[line.country] = counts | {
+            "days": line.days,
+            "flagged": int(marked[layout.COUNTRIES.index(line.country)]),
+        }
     for number, name in enumerate(layout.COUNTRIES):
         for place, split in enumerate(layout.SPLITS):
             part = chosen.labels[(chosen.country == number) & (chosen.split == place)]
@@ -124,7 +136,10 @@ def _untrained(report: Report, rows: Rows, season: Season, countries: Sequence[s
     used = rows if flagged else rows.take(~rows.flagged)
     without = set(used.country.tolist()) - set(used.country[used.split == layout.SPLITS.index("train")].tolist())
     for number in sorted(without):
-        report.add("error" if countries else "warning", faults.no_training_patches(layout.COUNTRIES[number], f"season: {season}"))
+        report.add(
+            "error" if countries else "warning",
+            faults.no_training_patches(layout.COUNTRIES[number], f"season: {season}"),
+        )
 
 
 def _strangers(report: Report, found: layout.Layout) -> None:
@@ -137,12 +152,18 @@ def _strangers(report: Report, found: layout.Layout) -> None:
     for product in _names(found.images):
         if not re.fullmatch(layout.PRODUCT, product):
             if product not in (layout.METADATA, layout.FLAGGED_METADATA, layout.SYNTHETIC) and not text:
-                report.add("warning", f"{found.images / product}: is not part of BigEarthNet and is not read; move it out of the folder")
+                report.add(
+                    "warning",
+                    f"{found.images / product}: is not part of BigEarthNet and is not read; move it out of the folder",
+                )
             continue
         folder = found.images / product
         for patch in _names(folder):
             if not re.fullmatch(layout.PATCH, patch):
-                report.add("warning", f"{folder / patch}: is no patch of BigEarthNet v2.0 and is not read; move it out of the folder")
+                report.add(
+                    "warning",
+                    f"{folder / patch}: is no patch of BigEarthNet v2.0 and is not read; move it out of the folder",
+                )
             elif patch not in known:
                 orphans.append(folder / patch)
     if orphans and found.flagged.is_file():
@@ -150,7 +171,8 @@ def _strangers(report: Report, found: layout.Layout) -> None:
     elif orphans:
         report.add(
             "note",
-            f"{orphans[0]}: this and {len(orphans) - 1} more patches are not in {found.metadata.name}; {layout.FLAGGED_METADATA}, which "
+            f"{orphans[0]}: this and {len(orphans) - 1} more patches are not in {found.metadata.name}; "
+            f"{layout.FLAGGED_METADATA}, which "
             "lists those with snow, cloud or shadow, is not there to tell",
         )
 
@@ -163,7 +185,9 @@ def _ids(table: Path) -> set[str]:
 
 
 def _names(folder: Path) -> list[str]:
-    """Names in a folder without junk, sorted: a hundred thousand paths would take longer to make than the folders to list."""
+    """Names in a folder without junk, sorted: a hundred thousand paths would take longer to make than the folders to
+    list.
+    """
     try:
         with os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries if not layout.junk(entry.name))
@@ -173,7 +197,9 @@ def _names(folder: Path) -> list[str]:
         raise DataError(faults.no_permission(folder)) from None
 
 
-def _check_patches(report: Report, found: layout.Layout, store: PatchStore, ids: list[str], deep: bool, seed: int) -> None:
+def _check_patches(
+    report: Report, found: layout.Layout, store: PatchStore, ids: list[str], deep: bool, seed: int
+) -> None:
     texts, groups, plain = _sorted_out(ids, watched(_looks(found, store, ids, deep), len(ids)))
     report.checked = len(ids) * (len(layout.ALL_BANDS) if found.kind == "files" else 1)
     alike = [name for same in groups.values() if len(same) > 1 for name in same]
@@ -184,7 +210,9 @@ def _check_patches(report: Report, found: layout.Layout, store: PatchStore, ids:
         report.add("error", text)
     for content, same in groups.items():
         if len(same) > 1:
-            _report_duplicates(report, [found.images / layout.product_of(name) / name for name in same], content in plain)
+            _report_duplicates(
+                report, [found.images / layout.product_of(name) / name for name in same], content in plain
+            )
     _check_offset(report, found, store, drawn(ids, min(_OFFSET_SAMPLE, len(ids)) or None, seed), texts)
 
 
@@ -217,7 +245,9 @@ def _looks(found: layout.Layout, store: PatchStore, ids: list[str], deep: bool) 
 
 
 def look_at_headers(images: Path, patch_id: str) -> Look:
-    """Faults of a patch's twelve band files as far as their first bytes and sizes show them, and the hash of these bytes' pixels."""
+    """Faults of a patch's twelve band files as far as their first bytes and sizes show them, and the hash of these
+    bytes' pixels.
+    """
     texts, digest = [], hashlib.sha256()
     start = f"{images}/{layout.product_of(patch_id)}/{patch_id}/{patch_id}_"
     for band in layout.ALL_BANDS:
@@ -271,7 +301,10 @@ def _report_duplicates(report: Report, same: Sequence[Path], dull: bool) -> None
     if dull:
         report.add("note", f"{same[0]}: the same plain pixels also in {names}; harmless, open water does look alike")
     else:
-        report.add("error", f"{names}: the same content as {same[0]}; unpack the archive again, or training and test data overlap")
+        report.add(
+            "error",
+            f"{names}: the same content as {same[0]}; unpack the archive again, or training and test data overlap",
+        )
 
 
 def _check_offset(report: Report, found: layout.Layout, store: PatchStore, ids: list[str], told: Sequence[str]) -> None:
@@ -284,12 +317,15 @@ def _check_offset(report: Report, found: layout.Layout, store: PatchStore, ids: 
             if str(error) not in told:
                 report.add("error", str(error))
             continue
-        for band, pixels in zip(layout.BANDS_10M + layout.BANDS_20M, (*fields["image10"], *fields["image20"]), strict=True):
+        for band, pixels in zip(
+            layout.BANDS_10M + layout.BANDS_20M, (*fields["image10"], *fields["image20"]), strict=True
+        ):
             lows[band].append(pixels.ravel())
     percentiles = [float(np.percentile(np.concatenate(values), 1)) for values in lows.values()]
     if percentiles and min(percentiles) >= OFFSET:
         report.add(
             "warning",
-            f"{found.images}: in {len(ids)} patches the darkest hundredth of every band is {min(percentiles):.0f} or more, as in products "
+            f"{found.images}: in {len(ids)} patches the darkest hundredth of every band is {min(percentiles):.0f} or "
+            "more, as in products "
             "of 2022 and later, which add 1000; the patches of v2.0 do not; unpack the official archive",
         )

@@ -1,4 +1,6 @@
-"""`fedrs data check` for the data set of a config: each part of it by its own check, your own files through their reader."""
+"""`fedrs data check` for the data set of a config: each part of it by its own check, your own files through their
+reader.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ _ROWS = 256  # of a tile that are read at a time
 _STRIP = 64  # rows of a tile that are read without --deep
 
 
-def check_dataset(dataset: FederatedDataset, deep: bool = False, sample: int | None = None, seed: int = 0) -> list[Report]:
+def check_dataset(
+    dataset: FederatedDataset, deep: bool = False, sample: int | None = None, seed: int = 0
+) -> list[Report]:
     """Check the data set of a config; one report for each folder of it.
 
     Args:
@@ -48,14 +52,20 @@ def check_dataset(dataset: FederatedDataset, deep: bool = False, sample: int | N
         return [check_eurosat(dataset.root, dataset.bands, deep, sample, seed, dataset)]
     if isinstance(dataset, BigEarthNet):
         places = (dataset.root, dataset.metadata, dataset.flagged_metadata)
-        return [check_bigearthnet(*places, dataset.season, dataset.countries, dataset.flagged, deep, sample, seed, dataset.missing)]
+        return [
+            check_bigearthnet(
+                *places, dataset.season, dataset.countries, dataset.flagged, deep, sample, seed, dataset.missing
+            )
+        ]
     if isinstance(dataset, FolderClassification):
         return [check_own_images(dataset, deep, sample, seed)]
     if isinstance(dataset, Domains):
         reports = [_check_domain(domain, deep, sample, seed) for domain in dataset.domains]
         _compare_domains(dataset.domains, reports)
         return reports
-    raise ConfigError(f"{type(dataset).__name__} has no check of its own; fedrs data pack --config FILE decodes every sample of it")
+    raise ConfigError(
+        f"{type(dataset).__name__} has no check of its own; fedrs data pack --config FILE decodes every sample of it"
+    )
 
 
 def _check_domain(domain: Domain, deep: bool, sample: int | None, seed: int) -> Report:
@@ -89,7 +99,9 @@ def _compare_domains(domains: Sequence[Domain], reports: Sequence[Report]) -> No
                 owner, first = owners.setdefault(key, (domain.name, role))
                 if first != role:
                     whose = (
-                        f"in {first} and {role} data" if owner == domain.name else f"in {role} data, and in {first} data of domain {owner}"
+                        f"in {first} and {role} data"
+                        if owner == domain.name
+                        else f"in {role} data, and in {first} data of domain {owner}"
                     )
                     report.add("error", f"{tile.files[0]}: is {whose}; a tile may be in one of them only")
 
@@ -112,7 +124,9 @@ def check_tiles(dataset: TileDataset, deep: bool = False, sample: int | None = N
     report.folder = str(survey.folder)
     report.files = {"train": {"tiles": len(survey.train)}, "test": {"tiles": len(survey.test)}}
     report.note_synthetic(synthetic_marker(survey.folder))
-    tiles = drawn([*(("train", tile) for tile in survey.train), *(("test", tile) for tile in survey.test)], sample, seed)
+    tiles = drawn(
+        [*(("train", tile) for tile in survey.train), *(("test", tile) for tile in survey.test)], sample, seed
+    )
     pixels = np.zeros(256, dtype=np.int64)
     same: dict[str, list[tuple[str, Path]]] = defaultdict(list)
     with ThreadPoolExecutor() as pool:
@@ -153,7 +167,9 @@ def _read_tile(tile: Tile, deep: bool) -> tuple[str, str, np.ndarray]:
     return "", "" if plain else f"{digest.hexdigest()} {tile.size}", counted
 
 
-def check_own_images(dataset: FolderClassification, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
+def check_own_images(
+    dataset: FolderClassification, deep: bool = False, sample: int | None = None, seed: int = 0
+) -> Report:
     """Check your own labelled images.
 
     Args:
@@ -168,7 +184,9 @@ def check_own_images(dataset: FolderClassification, deep: bool = False, sample: 
         if dataset.table is None:
             samples = scan_folders(dataset.root, dataset.class_names)
         else:
-            samples = scan_table(dataset.root, dataset.table, dataset.class_names, dataset.multi_label, dataset.separator)
+            samples = scan_table(
+                dataset.root, dataset.table, dataset.class_names, dataset.multi_label, dataset.separator
+            )
         size = form.size(samples.paths[0], dataset.augment)
     except DataError as error:
         report.add("error", str(error))
@@ -186,7 +204,9 @@ def check_own_images(dataset: FolderClassification, deep: bool = False, sample: 
     splits = ["all"] * len(samples.ids) if samples.splits is None else samples.splits.tolist()
     jobs = drawn(list(zip(splits, samples.paths, strict=True)), sample, seed)
     same: dict[str, list[tuple[str, Path]]] = defaultdict(list)
-    look: Callable[[Path], str] = (lambda path: _pixels(form, path, size)) if deep else (lambda path: _header(form, path, size))
+    look: Callable[[Path], str] = (
+        (lambda path: _pixels(form, path, size)) if deep else (lambda path: _header(form, path, size))
+    )
     with ThreadPoolExecutor() as pool:
         looks = pool.map(lambda job: _attempt(look, job[1]), jobs)
         for (split, path), (fault, content) in watched(zip(jobs, looks, strict=True), len(jobs)):
@@ -228,4 +248,7 @@ def _report_same(report: Report, same: Sequence[tuple[str, Path]]) -> None:
         names = ", ".join(str(path) for _, path in same[1:])
         roles = list(dict.fromkeys(role for role, _ in same))
         both = f", in {' and '.join(roles)} data" if len(roles) > 1 else ""
-        report.add("error", f"{names}: the same content as {same[0][1]}{both}; remove all but one, or training and test data overlap")
+        report.add(
+            "error",
+            f"{names}: the same content as {same[0][1]}{both}; remove all but one, or training and test data overlap",
+        )

@@ -18,7 +18,8 @@ from fedrs_lightning.data.tiles import walk
 from fedrs_lightning.errors import DataError
 
 BLENDED = (
-    "in some copies of 5_Labels_all this label is the mask blended over the photo; put the one of 5_Labels_for_participants "
+    "in some copies of 5_Labels_all this label is the mask blended over the photo; put the one of "
+    "5_Labels_for_participants "
     "into the folder, or set skip_tiles: ['4_12']"
 )
 PARTICIPANTS = "participants"  # folders of the training labels alone, beside the complete ones
@@ -33,13 +34,21 @@ def list_potsdam(root: str, skip: Collection[str] = ()) -> Listing:
     found = potsdam.list_files(root)
     if found.converted is not None:
         return _converted(found.folder, found.converted, potsdam.TRAIN, potsdam.TEST, "", skip)
-    listing = Listing(found.folder, [], ISPRS.names, (6000, 6000), views=("RGB", "IRRG", "RGBIR", "full label", "eroded label"))
+    listing = Listing(
+        found.folder, [], ISPRS.names, (6000, 6000), views=("RGB", "IRRG", "RGBIR", "full label", "eroded label")
+    )
     _unknown(listing, found.unknown, "the 38 Potsdam tiles")
     imaged = {tile for files in found.images.values() for tile in files}
     for tile in sorted((imaged | {tile for files in found.labels.values() for tile in files}) - {*skip}):
-        images = {potsdam.SUFFIX[name]: (files[tile], len(potsdam.ORDER[name])) for name, files in found.images.items() if tile in files}
+        images = {
+            potsdam.SUFFIX[name]: (files[tile], len(potsdam.ORDER[name]))
+            for name, files in found.images.items()
+            if tile in files
+        }
         hint = BLENDED if tile == potsdam.BLENDED else HINT
-        labels = {f"{kind} label": (files[tile][0], ISPRS, hint) for kind, files in found.labels.items() if tile in files}
+        labels = {
+            f"{kind} label": (files[tile][0], ISPRS, hint) for kind, files in found.labels.items() if tile in files
+        }
         _pair(listing, Job(tile, "train" if tile in potsdam.TRAIN else "test", images, labels))
         for kind, files in found.labels.items():
             twice = [path for path in files.get(tile, [])[1:] if PARTICIPANTS not in files[tile][0].parent.name]
@@ -69,12 +78,18 @@ def list_vaihingen(root: str, skip: Collection[str] = ()) -> Listing:
     labelled = {area for files in found.labels.values() for area in files}
     for area in sorted(labelled - known):
         path = next(files[area] for files in found.labels.values() if area in files)
-        listing.findings.append(("note", f"{path}: is a label of area {area}, which has no image; such labels are not read"))
+        listing.findings.append(
+            ("note", f"{path}: is a label of area {area}, which has no image; such labels are not read")
+        )
     for area in sorted((set(found.images) | labelled) & known - {*skip}):
         images = {"IRRG": (found.images[area], 3)} if area in found.images else {}
         labels = {f"{kind} label": (files[area], ISPRS, HINT) for kind, files in found.labels.items() if area in files}
         _pair(listing, Job(area, "train" if area in vaihingen.TRAIN else "test", images, labels))
-    taken = {*found.images.values(), *found.unknown, *(path for files in found.labels.values() for path in files.values())}
+    taken = {
+        *found.images.values(),
+        *found.unknown,
+        *(path for files in found.labels.values() for path in files.values()),
+    }
     for path in walk(found.folder, vaihingen.DEPTH):
         match = re.fullmatch(r"top_mosaic_09cm_area(\d+)(_noBoundary)?", path.stem)
         if match is None or path.suffix.lower() not in GEOTIFF or path in taken or PARTICIPANTS in path.parent.name:
@@ -92,7 +107,9 @@ def _unknown(listing: Listing, paths: Sequence[Path], what: str) -> None:
         by_tile.setdefault("".join(re.findall(r"\d+_?\d*", path.stem)[-1:]), []).append(path)
     for same in by_tile.values():
         more = f" (and {len(same) - 1} more files of it)" if len(same) > 1 else ""
-        listing.findings.append(("error", f"{same[0]}{more}: is none of {what}; rename it or move it out of the folder"))
+        listing.findings.append(
+            ("error", f"{same[0]}{more}: is none of {what}; rename it or move it out of the folder")
+        )
 
 
 def _twice(listing: Listing, paths: Sequence[Path], first: Path | None, what: str) -> None:
@@ -105,11 +122,17 @@ def _pair(listing: Listing, job: Job) -> None:
     if not job.labels:
         path, _ = next(iter(job.images.values()))
         listing.findings.append(
-            ("error", f"{path}: image of tile {job.id} has no label; unpack the ground truth, or add '{job.id}' to skip_tiles")
+            (
+                "error",
+                f"{path}: image of tile {job.id} has no label; unpack the ground truth, or add '{job.id}' to "
+                "skip_tiles",
+            )
         )
     if not job.images:
         path, _, _ = next(iter(job.labels.values()))
-        listing.findings.append(("error", f"{path}: label of tile {job.id} has no image; unpack the images, or remove the label"))
+        listing.findings.append(
+            ("error", f"{path}: label of tile {job.id} has no image; unpack the images, or remove the label")
+        )
     listing.jobs.append(job)
 
 
@@ -131,7 +154,12 @@ def _converted(
         for image, label in pieces.values():
             part = "train" if tile in train else "test"
             listing.jobs.append(
-                Job(image.stem.removeprefix(prefix), part, {"image": (image, 3)}, {"label": (label, ISPRS_CONVERTED, hint)})
+                Job(
+                    image.stem.removeprefix(prefix),
+                    part,
+                    {"image": (image, 3)},
+                    {"label": (label, ISPRS_CONVERTED, hint)},
+                )
             )
     return listing
 
@@ -140,7 +168,9 @@ def _irrg(report: Report, seen: Sequence[tuple[Job, dict[str, Look]]], deep: boo
     """Compare IRRG files with the RGB or RGBIR file of the tile: are they IR, R, G?"""
     wrong: list[Path] = []
     for job, looks in seen:
-        reference = next((job.images[name][0] for name in ("RGB", "RGBIR") if name in job.images and looks[name].photo), None)
+        reference = next(
+            (job.images[name][0] for name in ("RGB", "RGBIR") if name in job.images and looks[name].photo), None
+        )
         if reference is None or "IRRG" not in job.images or not looks["IRRG"].photo:
             continue
         try:
@@ -153,7 +183,8 @@ def _irrg(report: Report, seen: Sequence[tuple[Job, dict[str, Look]]], deep: boo
         more = f" (and {len(wrong) - 1} more tiles)" if len(wrong) > 1 else ""
         report.add(
             "error",
-            f"{wrong[0]}{more}: its channels are IR, G, B and not IR, R, G; set irrg_from: rgbir, which needs 4_Ortho_RGBIR, "
+            f"{wrong[0]}{more}: its channels are IR, G, B and not IR, R, G; set irrg_from: rgbir, which needs "
+            "4_Ortho_RGBIR, "
             "or irrg_order: accept",
         )
 
@@ -178,6 +209,7 @@ def _vegetation(report: Report, seen: Sequence[tuple[Job, dict[str, Look]]], dee
         if means[0] < max(means[1:]):
             report.add(
                 "warning",
-                f"{job.images['IRRG'][0]}: vegetation is not brightest in the first channel, so the bands may not be IR, R, G; "
+                f"{job.images['IRRG'][0]}: vegetation is not brightest in the first channel, so the bands may not be "
+                "IR, R, G; "
                 "compare it with the archive",
             )

@@ -26,10 +26,16 @@ def list_loveda(root: str) -> Listing:
         listing.findings.append(("error", f"{path}: is not named <id>.png; rename it or move it out of the folder"))
     for path in found.orphans():
         kind = "image" if {"masks_png", "ann_dir"} & set(path.parts) else "mask"
-        listing.findings.append(("error", f"{path}: has no {kind} of the same id; unpack the archive again, or remove it"))
+        listing.findings.append(
+            ("error", f"{path}: has no {kind} of the same id; unpack the archive again, or remove it")
+        )
     for path in found.misplaced:
         listing.findings.append(
-            ("warning", f"{path}: its id is outside the official range of its folder; was it moved, or renamed by a conversion?")
+            (
+                "warning",
+                f"{path}: its id is outside the official range of its folder; was it moved, or renamed by a "
+                "conversion?",
+            )
         )
     places: dict[int, Path] = {}
     for part, area in RANGES:
@@ -38,7 +44,11 @@ def list_loveda(root: str) -> Listing:
             if number in images:
                 if number in places:
                     listing.findings.append(
-                        ("error", f"{images[number]}: id {number} is there twice, also as {places[number]}; ids are unique, remove one")
+                        (
+                            "error",
+                            f"{images[number]}: id {number} is there twice, also as {places[number]}; ids are unique, "
+                            "remove one",
+                        )
                     )
                 places.setdefault(number, images[number])
             listing.jobs.append(
@@ -59,6 +69,7 @@ def _shifted(report: Report, seen: Sequence[tuple[Job, dict[str, Look]]], deep: 
     if len(counted) >= MANY and not isinstance(total, int) and total[6] == 0 and total[-1] > 0:
         report.add(
             "warning",
-            f"{counted[0].path}: this and the other {len(counted) - 1} masks hold 0 to 6 and never 7; if they were shifted by one, "
+            f"{counted[0].path}: this and the other {len(counted) - 1} masks hold 0 to 6 and never 7; if they were "
+            "shifted by one, "
             "set mask_values: shifted, or replace them from the archive",
         )

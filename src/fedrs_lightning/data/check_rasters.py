@@ -54,14 +54,21 @@ def look_at_image(path: Path, bands: int, deep: bool) -> Look:
         with open_rows(path) as raster:
             look.size = (raster.height, raster.width)
             if raster.dtype != "uint8":
-                look.add("error", f"holds {raster.dtype} pixels, a re-export; the delivered files are uint8, replace it from the archive")
+                look.add(
+                    "error",
+                    f"holds {raster.dtype} pixels, a re-export; the delivered files are uint8, replace it from the "
+                    "archive",
+                )
             elif raster.bands < bands:
                 look.photo = False if raster.bands == 1 else None
                 few = "it may be a label; " if raster.bands == 1 else ""
                 look.add("error", f"has {_bands(raster.bands)}, {bands} are needed; {few}replace it from the archive")
             else:
                 if raster.bands > bands:
-                    look.add("warning", f"has {_bands(raster.bands)}; the first {bands} are used (a re-saved copy with alpha?)")
+                    look.add(
+                        "warning",
+                        f"has {_bands(raster.bands)}; the first {bands} are used (a re-saved copy with alpha?)",
+                    )
                 _scan_image(look, raster, deep)
     except DataError as error:
         look.findings.append(Finding("error", str(error)))
@@ -139,11 +146,21 @@ def _scan_label(look: Look, raster: Rows, table: ClassTable, deep: bool, hint: s
     if isinstance(table, Values) and unknown:
         look.add("error", f"{unknown} of {total} pixels have values outside {_span(table)}, such as {stray}; {hint}")
     elif unknown > MOST_UNKNOWN * total:
-        look.add("error", f"{unknown} of {total} pixels have colours outside the palette (more than 1 %), such as {stray}; {hint}")
+        look.add(
+            "error",
+            f"{unknown} of {total} pixels have colours outside the palette (more than 1 %), such as {stray}; {hint}",
+        )
     elif unknown:
-        look.add("warning", f"{unknown} of {total} pixels have colours outside the palette, such as {stray}; they are ignored")
+        look.add(
+            "warning",
+            f"{unknown} of {total} pixels have colours outside the palette, such as {stray}; they are ignored",
+        )
     if near:
-        look.add("note", f"{near} pixels have stray colours within {TOLERANCE} of the palette, such as {stray}; read as the nearest class")
+        look.add(
+            "note",
+            f"{near} pixels have stray colours within {TOLERANCE} of the palette, such as {stray}; read as the "
+            "nearest class",
+        )
 
 
 def _label_kind(raster: Rows, table: ClassTable) -> str:
@@ -153,9 +170,7 @@ def _label_kind(raster: Rows, table: ClassTable) -> str:
     if isinstance(table, Palette) and raster.bands < 3:
         return f"has {_bands(raster.bands)}, so it holds class numbers where colours are expected; replace it by the delivered label"
     if isinstance(table, Values) and raster.bands != 1:
-        return (
-            f"has {_bands(raster.bands)}, so it holds colours where class numbers {_span(table)} are expected; replace it from the archive"
-        )
+        return f"has {_bands(raster.bands)}, so it holds colours where class numbers {_span(table)} are expected; replace it from the archive"
     return ""
 
 

@@ -72,7 +72,10 @@ class Report:
         """Record that the data are synthetic, where the marker file is there."""
         if marker is not None:
             self.synthetic = True
-            self.add("note", f"{marker}: synthetic data, made by {read_json(marker).get('generator', 'an unknown generator')}")
+            self.add(
+                "note",
+                f"{marker}: synthetic data, made by {read_json(marker).get('generator', 'an unknown generator')}",
+            )
 
     @property
     def failed(self) -> bool:
@@ -94,7 +97,9 @@ def drawn(items: Sequence[T], number: int | None, seed: int) -> list[T]:
         raise ConfigError(f"--sample must be at least 1, got {number}")
     if number is None or number >= len(items):
         return list(items)
-    return [items[place] for place in sorted(random.Random(stream_seed(seed, "check")).sample(range(len(items)), number))]
+    return [
+        items[place] for place in sorted(random.Random(stream_seed(seed, "check")).sample(range(len(items)), number))
+    ]
 
 
 def watched(items: Iterable[T], total: int) -> Iterator[T]:

@@ -21,7 +21,12 @@ SegmentationName = Literal["potsdam", "vaihingen", "loveda"]
 
 
 def check_segmentation(
-    dataset: SegmentationName, root: str, deep: bool = False, sample: int | None = None, seed: int = 0, skip: Collection[str] = ()
+    dataset: SegmentationName,
+    root: str,
+    deep: bool = False,
+    sample: int | None = None,
+    seed: int = 0,
+    skip: Collection[str] = (),
 ) -> Report:
     """Check a folder of a segmentation data set.
 
@@ -36,7 +41,11 @@ def check_segmentation(
     title = {"potsdam": "Potsdam", "vaihingen": "Vaihingen", "loveda": "LoveDA"}[dataset]
     report = Report(title, str(root), mode="deep" if deep else "header", unit="pixels")
     try:
-        listing = list_loveda(root) if dataset == "loveda" else {"potsdam": list_potsdam, "vaihingen": list_vaihingen}[dataset](root, skip)
+        listing = (
+            list_loveda(root)
+            if dataset == "loveda"
+            else {"potsdam": list_potsdam, "vaihingen": list_vaihingen}[dataset](root, skip)
+        )
     except DataError as error:
         report.add("error", str(error))
         return report
@@ -92,7 +101,8 @@ def _judge(report: Report, listing: Listing, seen: Sequence[tuple[Job, dict[str,
         high, wide = listing.usual
         report.add(
             "note",
-            f"{unusual[0].path}: is {_size(unusual[0])}, official tiles are {high} x {wide}; so are {len(unusual)} of {len(seen)} tiles",
+            f"{unusual[0].path}: is {_size(unusual[0])}, official tiles are {high} x {wide}; so are {len(unusual)} of "
+            f"{len(seen)} tiles",
         )
     if deep:
         report.counts = dict(zip((*listing.classes, "none of them"), pixels.tolist(), strict=True))
@@ -109,7 +119,11 @@ def _interchanged(report: Report, images: Sequence[Look], labels: Sequence[Look]
                 continue  # its type says so already
             look.add("error", "holds few colours, so it is a label, not an image; replace it from the archive")
         return False
-    report.add("error", f"{swapped[0].path}: holds a label and {photos[0].path} holds a photo; image and label are interchanged, swap them")
+    report.add(
+        "error",
+        f"{swapped[0].path}: holds a label and {photos[0].path} holds a photo; image and label are interchanged, swap "
+        "them",
+    )
     return True
 
 
@@ -133,7 +147,10 @@ def _duplicates(report: Report, by_fingerprint: dict[tuple[str, str], list[tuple
         told.add(tiles)  # the other views of a tile are the same too
         both = " in training and test data" if len({job.part.split("/")[0] for job, _ in same}) > 1 else ""
         names = ", ".join(str(look.path) for _, look in same[1:])
-        report.add("error", f"{names}: the same content as {same[0][1].path}{both}; replace it from the archive, or remove all but one")
+        report.add(
+            "error",
+            f"{names}: the same content as {same[0][1].path}{both}; replace it from the archive, or remove all but one",
+        )
 
 
 def _size(look: Look) -> str:

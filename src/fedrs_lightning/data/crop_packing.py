@@ -90,17 +90,28 @@ class CropPack:
         try:
             about = read_json(folder / "index.json")
             self.image_rows, self.mask_rows = (MappedArray(folder / f"{name}.npy") for name in ("images", "masks"))
-            tables = [np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("moments", "pixels", "counts", "unknown")]
+            tables = [
+                np.load(folder / f"{name}.npy", allow_pickle=False)
+                for name in ("moments", "pixels", "counts", "unknown")
+            ]
             bands = about["arrays"]["images"]["shape"][0]
         except (RunError, OSError, ValueError) as error:
             raise DataError(f"{folder}: the pack is damaged ({error}); delete this folder, it is made again") from None
         self.folder, self.digest = folder, str(about["sha256"])
         self.images, self.masks = self.image_rows.array, self.mask_rows.array
         self.moments, self.pixels, self.counts, unknown = tables
-        self.index = crop_index([(name, height, width) for name, height, width in about["tiles"]], about["size"], about["overlap"])
+        self.index = crop_index(
+            [(name, height, width) for name, height, width in about["tiles"]], about["size"], about["overlap"]
+        )
         shape = (len(self.index), bands, about["size"], about["size"])
-        if self.images.shape != shape or self.masks.shape != (shape[0], *shape[2:]) or any(len(table) != shape[0] for table in tables):
-            raise DataError(f"{folder}: the pack is damaged (images {self.images.shape}); delete this folder, it is made again")
+        if (
+            self.images.shape != shape
+            or self.masks.shape != (shape[0], *shape[2:])
+            or any(len(table) != shape[0] for table in tables)
+        ):
+            raise DataError(
+                f"{folder}: the pack is damaged (images {self.images.shape}); delete this folder, it is made again"
+            )
         self.unknown = {self.index.tiles[self.index.tile[crop]]: int(unknown[crop]) for crop in np.flatnonzero(unknown)}
 
     def __len__(self) -> int:
@@ -116,7 +127,9 @@ def crops_folder(spec: CropSpec, cache: Path) -> Path:
         "crops": [spec.role, spec.size, spec.overlap, spec.bands, spec.dtype, spec.num_classes],
         "settings": spec.settings,
     }
-    return cache / f"{spec.name}-{spec.role}-{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]}"
+    return (
+        cache / f"{spec.name}-{spec.role}-{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]}"
+    )
 
 
 def pack_crops(spec: CropSpec, cache: Path) -> Path:
@@ -140,7 +153,10 @@ def _plan(spec: CropSpec) -> Plan:
         return _cut(spec, index, range(first, stop), put)
 
     return Plan(
-        arrays={"images": Field((spec.bands, spec.size, spec.size), spec.dtype), "masks": Field((spec.size, spec.size), "uint8")},
+        arrays={
+            "images": Field((spec.bands, spec.size, spec.size), spec.dtype),
+            "masks": Field((spec.size, spec.size), "uint8"),
+        },
         tables={
             "moments": Field((2, spec.bands), "int64"),
             "pixels": Field((), "int64"),
@@ -172,7 +188,10 @@ def _cut(spec: CropSpec, index: CropIndex, crops: range, put: Put) -> dict[str, 
         rows = columns = np.empty(0, np.int64)
         if spec.role == "test":
             row_starts, column_starts = np.unique(index.row[crops]), np.unique(index.column[crops])
-            rows, columns = row_starts[owned(row_starts, height, side)], column_starts[owned(column_starts, width, side)]
+            rows, columns = (
+                row_starts[owned(row_starts, height, side)],
+                column_starts[owned(column_starts, width, side)],
+            )
         for place, crop in enumerate(crops):
             row, column = int(index.row[crop]), int(index.column[crop])
             image = np.zeros((spec.bands, side, side), dtype=spec.dtype)

@@ -112,7 +112,9 @@ class CropSource:
         names = []
         for number, part in enumerate(self.parts):
             index = part.pack.index
-            names += [f"{part.prefix}/{index.tiles[tile]}" for tile in np.unique(index.tile[self._local(indices, number)])]
+            names += [
+                f"{part.prefix}/{index.tiles[tile]}" for tile in np.unique(index.tile[self._local(indices, number)])
+            ]
         return names
 
     def stitch(self, predictions: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -128,7 +130,9 @@ class CropSource:
         result: dict[str, np.ndarray] = {}
         for number, part in enumerate(self.parts):
             rows = np.flatnonzero((indices >= self.offsets[number]) & (indices < self.offsets[number + 1]))
-            found = stitch(predictions[rows], part.pack.index, indices[rows] - self.offsets[number]) if len(rows) else {}
+            found = (
+                stitch(predictions[rows], part.pack.index, indices[rows] - self.offsets[number]) if len(rows) else {}
+            )
             result |= {f"{part.prefix}/{name}": tile for name, tile in found.items()}
         return result
 

@@ -27,7 +27,8 @@ def starts(side: int, size: int, overlap: int = 0) -> np.ndarray:
 
 
 def owned(first: np.ndarray, side: int, size: int) -> np.ndarray:
-    """Which crop owns each pixel along one side: the one with the nearest centre, ties to the lower number; int64 [side].
+    """Which crop owns each pixel along one side: the one with the nearest centre, ties to the lower number; int64
+    [side].
 
     On a grid the nearest centre in the plane is the nearest row and the nearest column, so two such lists own a tile.
     """
@@ -121,7 +122,9 @@ def stitch(predictions: np.ndarray, index: CropIndex, crops: np.ndarray | None =
     """
     chosen = np.arange(len(index)) if crops is None else np.asarray(crops)
     if predictions.shape != (len(chosen), index.size, index.size):
-        raise ValueError(f"predictions must be [{len(chosen)}, {index.size}, {index.size}], got {list(predictions.shape)}")
+        raise ValueError(
+            f"predictions must be [{len(chosen)}, {index.size}, {index.size}], got {list(predictions.shape)}"
+        )
     result: dict[str, np.ndarray] = {}
     for values, crop in zip(predictions, chosen.tolist(), strict=True):
         number = int(index.tile[crop])

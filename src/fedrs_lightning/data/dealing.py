@@ -29,10 +29,15 @@ def share_ground(tiles: Sequence[Sequence[str]], weights: Sequence[int], rng: np
     result: list[list[str]] = [[] for _ in tiles]
     for tile in (known[number] for number in rng.permutation(len(known))):
         able = [number for number, own in enumerate(tiles) if tile in own]
-        poorest = min(able, key=lambda number: ((len(result[number]) + 1) / weights[number], len(tiles[number]), number))
+        poorest = min(
+            able, key=lambda number: ((len(result[number]) + 1) / weights[number], len(tiles[number]), number)
+        )
         result[poorest].append(tile)
     if not all(result):
-        raise ConfigError(f"ground: disjoint needs a tile for each of {len(tiles)} domains of one terrain, got {len(known)}; set shared")
+        raise ConfigError(
+            f"ground: disjoint needs a tile for each of {len(tiles)} domains of one terrain, got {len(known)}; set "
+            "shared"
+        )
     return [sorted(own) for own in result]
 
 

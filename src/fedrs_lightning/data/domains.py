@@ -103,35 +103,59 @@ class Domains(FederatedDataset):
         one_of("normalise", normalise, ("published", "train", "per_domain"))
         self.root, self.by, self.crop_size, self.test_overlap = root, by, crop_size, test_overlap
         self.domains = [replace(domain, dataset=domain.dataset.below(root)) for domain in domains]
-        self.random_crops_from, self.equal, self.client_size, self.ground = random_crops_from, equal, client_size, ground
+        self.random_crops_from, self.equal, self.client_size, self.ground = (
+            random_crops_from,
+            equal,
+            client_size,
+            ground,
+        )
         self.label_space, self.normalise, self.augment, self.label = label_space, normalise, augment, label
         self.cache_dir, self.seed = cache_dir, seed
         self._check()
-        self._space = joint_classes(label_space, [domain.name for domain in domains], [domain.dataset.class_names for domain in domains])
+        self._space = joint_classes(
+            label_space, [domain.name for domain in domains], [domain.dataset.class_names for domain in domains]
+        )
 
     def _check(self) -> None:
         names = [domain.name for domain in self.domains]
         if not names or len(set(names)) != len(names) or not all(names) or any("/" in name for name in names):
             raise ConfigError(f"domains need distinct names without '/', got {names or 'none'}")
         if self.crop_size < 1 or not 0 <= self.test_overlap < self.crop_size:
-            raise ConfigError(f"test_overlap must be in [0, crop_size), got {self.test_overlap} and crop_size={self.crop_size}")
+            raise ConfigError(
+                f"test_overlap must be in [0, crop_size), got {self.test_overlap} and crop_size={self.crop_size}"
+            )
         if self.random_crops_from is not None and self.random_crops_from < self.crop_size:
-            raise ConfigError(f"random_crops_from must be at least crop_size={self.crop_size}, got {self.random_crops_from}")
+            raise ConfigError(
+                f"random_crops_from must be at least crop_size={self.crop_size}, got {self.random_crops_from}"
+            )
         if self.client_size is not None and (not self.equal or self.client_size < 1):
-            raise ConfigError(f"client_size must be at least 1 and needs equal: true, got {self.client_size} and equal: {self.equal}")
+            raise ConfigError(
+                f"client_size must be at least 1 and needs equal: true, got {self.client_size} and equal: {self.equal}"
+            )
         for domain in self.domains:
             if domain.num_clients < 1:
                 raise ConfigError(f"domain {domain.name}: num_clients must be at least 1, got {domain.num_clients}")
             given = domain.proportions
-            if given is not None and (self.equal or len(given) != domain.num_clients or not all(value > 0 for value in given)):
-                raise ConfigError(f"domain {domain.name}: proportions needs equal: false and one positive number a client, got {given}")
+            if given is not None and (
+                self.equal or len(given) != domain.num_clients or not all(value > 0 for value in given)
+            ):
+                raise ConfigError(
+                    f"domain {domain.name}: proportions needs equal: false and one positive number a client, got "
+                    f"{given}"
+                )
         for what in ("in_channels", "dtype", "scale"):
             values = {domain.name: getattr(domain.dataset, what) for domain in self.domains}
             if len(set(values.values())) > 1:
-                raise ConfigError(f"domains need the same {what}, got {', '.join(f'{name}: {value}' for name, value in values.items())}")
+                raise ConfigError(
+                    f"domains need the same {what}, got "
+                    f"{', '.join(f'{name}: {value}' for name, value in values.items())}"
+                )
         lacking = [domain.name for domain in self.domains if domain.dataset.published is None]
         if self.normalise == "published" and lacking:
-            raise ConfigError(f"normalise: published: there are no published statistics for domain {lacking[0]}; use train or per_domain")
+            raise ConfigError(
+                f"normalise: published: there are no published statistics for domain {lacking[0]}; use train or "
+                "per_domain"
+            )
 
     @property
     def num_classes(self) -> int:
@@ -178,14 +202,19 @@ class Domains(FederatedDataset):
             for role in ("train", "test"):
                 folder = crops_folder(self._spec(domain, surveys[-1], role), cache)
                 if not folder.is_dir():
-                    raise DataError(f"{folder}: not packed yet, or files changed; call prepare() first, and share cache_dir between nodes")
+                    raise DataError(
+                        f"{folder}: not packed yet, or files changed; call prepare() first, and share cache_dir "
+                        "between nodes"
+                    )
                 parts.append(Part(CropPack(folder), f"{domain.name}/{role}", number, self._space.tables[number]))
         source = CropSource(parts)
         deals = self._deal(source, used)
         clients, tests = self._clients(source, deals)
         mean, std = self._statistics(source, clients)
         scale = self.domains[0].dataset.scale
-        classes = [self._space.present(number, len(domain.dataset.class_names)) for number, domain in enumerate(self.domains)]
+        classes = [
+            self._space.present(number, len(domain.dataset.class_names)) for number, domain in enumerate(self.domains)
+        ]
         window = self.random_crops_from or self.crop_size
         known = None if self.label_space is None else classes
         transform = SegmentationTransform(mean, std, scale, known, self.crop_size, window, self.augment)
@@ -196,18 +225,26 @@ class Domains(FederatedDataset):
             "seed": used,
             "crops": {
                 "size": self.crop_size,
-                "train": f"random, one an epoch from each window of {window}" if window > self.crop_size else "regular grid",
+                "train": f"random, one an epoch from each window of {window}"
+                if window > self.crop_size
+                else "regular grid",
                 "test_overlap": self.test_overlap,
                 "test_rule": "each pixel counts once, in the crop with the nearest centre",
             },
             "deal": {"by": self.by, "equal": self.equal, "client_size": self.client_size, "ground": self._ground()},
-            "label_space": {"rule": self.label_space, "dropped": dict(zip(self._names, map(list, self._space.dropped), strict=True))},
+            "label_space": {
+                "rule": self.label_space,
+                "dropped": dict(zip(self._names, map(list, self._space.dropped), strict=True)),
+            },
             "class_names": list(self.class_names),
             "unscored_classes": [self.class_names[number] for number in self.unscored],
             "ignore_index": 255,
             "normalisation": {"statistics": self.normalise, "scale": scale, "mean": mean, "std": std},
             "augmentation": "flips and quarter turns" if self.augment else None,
-            "domains": [self._describe_domain(source, number, surveys[number], deals[number], classes) for number in range(len(surveys))],
+            "domains": [
+                self._describe_domain(source, number, surveys[number], deals[number], classes)
+                for number in range(len(surveys))
+            ],
             "clients": [self._describe_client(source, client) for client in clients],
             "num_samples": len(source),
             "test": self._describe(source, np.concatenate(tests)),
@@ -233,7 +270,9 @@ class Domains(FederatedDataset):
     def _survey(self, domain: Domain) -> Survey:
         survey = domain.dataset.survey()
         if not survey.test:
-            raise DataError(f"domain {domain.name}: {survey.folder} has no test tile; add one, or set split: by_position")
+            raise DataError(
+                f"domain {domain.name}: {survey.folder} has no test tile; add one, or set split: by_position"
+            )
         return survey
 
     def _spec(self, domain: Domain, survey: Survey, role: Role) -> CropSpec:
@@ -266,14 +305,18 @@ class Domains(FederatedDataset):
         for members in self._terrains() if self.ground == "disjoint" else []:
             rng = numpy_stream(seed, "domains", "ground", self.domains[members[0]].name)
             weights = [self.domains[number].num_clients for number in members]
-            for number, own in zip(members, share_ground([tiles[number] for number in members], weights, rng), strict=True):
+            for number, own in zip(
+                members, share_ground([tiles[number] for number in members], weights, rng), strict=True
+            ):
                 tiles[number] = own
         dealt: list[list[np.ndarray]] = []
         for number, domain in enumerate(self.domains):
             index = source.parts[2 * number].pack.index
             mine = np.flatnonzero(np.isin(np.asarray(index.tiles)[index.tile], tiles[number]))
             proportions = domain.proportions or [1.0] * domain.num_clients
-            shares = deal_crops(index.tile[mine], proportions, self.by, numpy_stream(seed, "domains", "deal", domain.name))
+            shares = deal_crops(
+                index.tile[mine], proportions, self.by, numpy_stream(seed, "domains", "deal", domain.name)
+            )
             dealt.append([mine[share] + source.offsets[2 * number] for share in shares])
         if self.equal:
             dealt = self._trimmed(dealt)
@@ -281,14 +324,18 @@ class Domains(FederatedDataset):
         for number, shares in enumerate(dealt):
             index, offset = source.parts[2 * number].pack.index, source.offsets[2 * number]
             mine = np.flatnonzero(np.isin(np.asarray(index.tiles)[index.tile], tiles[number])) + offset
-            result.append(_Deal([np.sort(share) for share in shares], np.setdiff1d(mine, np.concatenate(shares)), tiles[number]))
+            result.append(
+                _Deal([np.sort(share) for share in shares], np.setdiff1d(mine, np.concatenate(shares)), tiles[number])
+            )
         return result
 
     def _trimmed(self, dealt: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
         largest = min(len(share) for shares in dealt for share in shares)
         size = largest if self.client_size is None else self.client_size
         if size > largest:
-            raise ConfigError(f"client_size is {size}, but the smallest client can have {largest} training crops only; lower it")
+            raise ConfigError(
+                f"client_size is {size}, but the smallest client can have {largest} training crops only; lower it"
+            )
         return [[share[:size] for share in shares] for shares in dealt]
 
     def _clients(self, source: CropSource, deals: Sequence[_Deal]) -> tuple[tuple[ClientSplit, ...], list[np.ndarray]]:
@@ -299,11 +346,15 @@ class Domains(FederatedDataset):
             for place, train in enumerate(deal.train):
                 name = f"{domain.name} {place}"
                 if not len(train):
-                    raise ConfigError(f"client {len(clients)} ({name}) gets no training crop; lower num_clients, or set by: crop")
+                    raise ConfigError(
+                        f"client {len(clients)} ({name}) gets no training crop; lower num_clients, or set by: crop"
+                    )
                 clients.append(ClientSplit(len(clients), name, train, tests[-1], domain.name))
         return tuple(clients), tests
 
-    def _statistics(self, source: CropSource, clients: Sequence[ClientSplit]) -> tuple[list[list[float]], list[list[float]]]:
+    def _statistics(
+        self, source: CropSource, clients: Sequence[ClientSplit]
+    ) -> tuple[list[list[float]], list[list[float]]]:
         means, stds = [], []
         for domain in self.domains:
             if self.normalise == "published":
@@ -313,7 +364,9 @@ class Domains(FederatedDataset):
                 own = [client.train for client in clients if self.normalise == "train" or client.domain == domain.name]
                 mean, std = mean_std(*source.sums(np.concatenate(own)))
                 if min(std) <= 0:
-                    raise DataError(f"domain {domain.name}: a band has no variation in the training crops; check its images")
+                    raise DataError(
+                        f"domain {domain.name}: a band has no variation in the training crops; check its images"
+                    )
                 scale = domain.dataset.scale
                 mean, std = [scale * value for value in mean], [scale * value for value in std]
             means.append(mean)
@@ -339,7 +392,9 @@ class Domains(FederatedDataset):
             "test": self._describe(source, client.test),
         }
 
-    def _describe_domain(self, source: CropSource, number: int, survey: Survey, deal: _Deal, classes: list[list[bool]]) -> dict[str, Any]:
+    def _describe_domain(
+        self, source: CropSource, number: int, survey: Survey, deal: _Deal, classes: list[list[bool]]
+    ) -> dict[str, Any]:
         domain, packs = self.domains[number], [part.pack for part in source.parts[2 * number : 2 * number + 2]]
         surplus = [source.sample_ids[index] for index in deal.surplus]
         return {

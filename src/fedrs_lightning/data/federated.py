@@ -116,7 +116,9 @@ class Federation:
         taken = indices[owner[indices] != ""]
         if taken.size:
             first = int(taken[0])
-            raise DataError(f"sample {self.sample_ids[first]} is in {owner[first]} and in {name}; a sample may be in one split only")
+            raise DataError(
+                f"sample {self.sample_ids[first]} is in {owner[first]} and in {name}; a sample may be in one split only"
+            )
         if len(np.unique(indices)) != len(indices):
             raise DataError(f"{name} names a sample twice")
         owner[indices] = name
@@ -127,11 +129,15 @@ class Federation:
         taken = client.test[(owners != "") & (owners != COMMON_TEST)]
         if taken.size:
             first = int(taken[0])
-            raise DataError(f"sample {self.sample_ids[first]} is in the own test set of client {client.id} and in {owner[first]}")
+            raise DataError(
+                f"sample {self.sample_ids[first]} is in the own test set of client {client.id} and in {owner[first]}"
+            )
 
 
 class FederatedDataset(ABC):
-    """A data set with clients. The constructor only stores its arguments; disk is touched in `prepare` and `federation`."""
+    """A data set with clients. The constructor only stores its arguments; disk is touched in `prepare` and
+    `federation`.
+    """
 
     stored_side: int | None = None
     """Side of the stored images in pixels, where it is known without touching the disk."""
@@ -183,7 +189,9 @@ def hash_ids(ids: Sequence[str]) -> str:
     return hashlib.sha256("".join(f"{name}\n" for name in sorted(ids)).encode()).hexdigest()
 
 
-def describe_split(indices: np.ndarray, sample_ids: Sequence[str], labels: np.ndarray, num_classes: int) -> dict[str, Any]:
+def describe_split(
+    indices: np.ndarray, sample_ids: Sequence[str], labels: np.ndarray, num_classes: int
+) -> dict[str, Any]:
     """Number of samples, samples of each class, and the hash over the sorted ids, for the manifest.
 
     Args:

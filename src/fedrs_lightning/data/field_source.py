@@ -111,7 +111,9 @@ def exact_sums(moments: np.ndarray) -> list[list[int]]:
     sums = [[0] * moments.shape[2] for _ in range(2)]
     for start in range(0, len(moments), 1024):  # int64 holds 1024 crops of uint16; Python integers hold the rest
         part = moments[start : start + 1024].sum(axis=0)
-        sums = [[old + int(new) for old, new in zip(*rows, strict=True)] for rows in zip(sums, part.tolist(), strict=True)]
+        sums = [
+            [old + int(new) for old, new in zip(*rows, strict=True)] for rows in zip(sums, part.tolist(), strict=True)
+        ]
     return sums
 
 

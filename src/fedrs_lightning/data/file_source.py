@@ -32,7 +32,8 @@ class FileSource(FieldSource):
 
     def _fields(self, wanted: Tensor, pin_memory: bool) -> dict[str, Tensor]:
         out = {
-            name: torch.empty((len(wanted), *field.shape), dtype=field.bits, pin_memory=pin_memory) for name, field in self.about.items()
+            name: torch.empty((len(wanted), *field.shape), dtype=field.bits, pin_memory=pin_memory)
+            for name, field in self.about.items()
         }
         arrays = {name: values.view(getattr(torch, self.about[name].dtype)).numpy() for name, values in out.items()}
 

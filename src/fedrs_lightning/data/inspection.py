@@ -40,7 +40,9 @@ class Inspection:
     examples: dict[int, np.ndarray] = field(default_factory=dict)
 
 
-def inspect_data(dataset: FederatedDataset, federation: Federation, seed: int, sample: int | None = 256, examples: int = 6) -> Inspection:
+def inspect_data(
+    dataset: FederatedDataset, federation: Federation, seed: int, sample: int | None = 256, examples: int = 6
+) -> Inspection:
     """Look at every client and split.
 
     Samples, classes and days are of all samples, and so are mean and deviation where the source keeps sums. Extremes,
@@ -66,7 +68,9 @@ class _Inspector:
         for name, kind in self.fields.items():
             if kind not in LEVELS:
                 raise DataError(f"the data set gives '{name}' as {kind}; pixels must be uint8 or uint16 to be counted")
-        self.kind = "segmentation" if "mask" in probe else "multi-label" if probe["label"].dim() == 2 else "single-label"
+        self.kind = (
+            "segmentation" if "mask" in probe else "multi-label" if probe["label"].dim() == 2 else "single-label"
+        )
         self.labels = None if self.kind == "segmentation" else _labels(self.source)
         self.seen: dict[bytes, dict[str, Any]] = {}
 
@@ -75,14 +79,24 @@ class _Inspector:
         found = Inspection({}, bin_width={name: max(1, LEVELS[kind] // BINS) for name, kind in self.fields.items()})
         described, pooled = [], _Pool()
         for client in clients:
-            facts, counts = self._look(client.train, client.domain, numpy_stream(self.seed, "inspect", client.id, "train"))
+            facts, counts = self._look(
+                client.train, client.domain, numpy_stream(self.seed, "inspect", client.id, "train")
+            )
             pooled.add(facts, counts)
             about: dict[str, Any] = {"id": client.id, "name": client.name, "domain": client.domain or None}
-            about |= {"weight": len(client.train) / total, "classes_lacking": self._lacking(facts["class_counts"]), "train": facts}
+            about |= {
+                "weight": len(client.train) / total,
+                "classes_lacking": self._lacking(facts["class_counts"]),
+                "train": facts,
+            }
             if client.test is not None:
-                about["test"] = self._test(client.test, client.domain, numpy_stream(self.seed, "inspect", client.id, "test"))
+                about["test"] = self._test(
+                    client.test, client.domain, numpy_stream(self.seed, "inspect", client.id, "test")
+                )
             described.append(about)
-            found.histograms[client.id] = {name: _binned(table, found.bin_width[name]) for name, table in counts.items()}
+            found.histograms[client.id] = {
+                name: _binned(table, found.bin_width[name]) for name, table in counts.items()
+            }
             shown = numpy_stream(self.seed, "inspect", "examples", client.id).permutation(client.train)[:examples]
             found.examples[client.id] = shown
         sizes = [len(client.train) for client in clients]
@@ -95,7 +109,9 @@ class _Inspector:
             "class_names": list(self.dataset.class_names),
             "seed": self.seed,
             "percentiles": "smallest stored value that q % of the pixels do not exceed",
-            "pixels_of": "all samples" if self.sample is None else f"at most {self.sample} random samples of each client and split",
+            "pixels_of": "all samples"
+            if self.sample is None
+            else f"at most {self.sample} random samples of each client and split",
             "num_clients": len(clients),
             "largest_to_smallest": max(sizes) / min(sizes) if min(sizes) else None,
             "train": pooled.facts(self.num_classes) | {"bands": self._pooled_bands(pooled)},
@@ -117,19 +133,31 @@ class _Inspector:
             self.seen[key] = self._look(indices, domain, rng)[0]
         return self.seen[key]
 
-    def _look(self, indices: np.ndarray, domain: str | None, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def _look(
+        self, indices: np.ndarray, domain: str | None, rng: np.random.Generator
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         facts: dict[str, Any] = {"num_samples": len(indices)} | self._classes(indices)
-        days = Counter(str(day) for index in indices if (day := self.dataset.acquired(self.federation.sample_ids[index])) is not None)
+        days = Counter(
+            str(day)
+            for index in indices
+            if (day := self.dataset.acquired(self.federation.sample_ids[index])) is not None
+        )
         if days:
             facts["days"] = dict(sorted(days.items()))
         if domain is None or not len(indices):  # bands of several domains have nothing in common but their number
             return facts | {"bands": []}, {}
-        part = indices if self.sample is None or len(indices) <= self.sample else np.sort(rng.choice(indices, self.sample, replace=False))
+        part = (
+            indices
+            if self.sample is None or len(indices) <= self.sample
+            else np.sort(rng.choice(indices, self.sample, replace=False))
+        )
         counts = self._count(part)
         bands = []
         for name, table in counts.items():
             for place, values in enumerate(self._moments(indices, part, name, table)):
-                bands.append({"band": self._name(name, place, domain), "field": name} | values | _spread(table[place], len(part)))
+                bands.append(
+                    {"band": self._name(name, place, domain), "field": name} | values | _spread(table[place], len(part))
+                )
         return facts | {"bands": bands}, counts
 
     def _classes(self, indices: np.ndarray) -> dict[str, Any]:
@@ -140,7 +168,10 @@ class _Inspector:
             total = np.zeros(256, np.int64)
             for batch in _chunks(self.source, indices):
                 total += np.bincount(batch["mask"].reshape(-1), minlength=256)
-            return {"class_counts": total[: self.num_classes].tolist(), "ignored_pixels": int(total[self.num_classes :].sum())}
+            return {
+                "class_counts": total[: self.num_classes].tolist(),
+                "ignored_pixels": int(total[self.num_classes :].sum()),
+            }
         own = self.labels[indices]
         if self.kind == "single-label":
             return {"class_counts": np.bincount(own, minlength=self.num_classes).tolist()}
@@ -160,7 +191,9 @@ class _Inspector:
             for name, kind in self.fields.items():
                 pixels = batch[name].numpy()
                 table = counts.setdefault(name, np.zeros((pixels.shape[1], LEVELS[kind]), np.int64))
-                pieces = [pixels] if not isinstance(self.source, CropSource) else list(_inside(self.source, wanted, pixels))
+                pieces = (
+                    [pixels] if not isinstance(self.source, CropSource) else list(_inside(self.source, wanted, pixels))
+                )
                 for piece in pieces:
                     for band in range(piece.shape[1]):
                         table[band] += np.bincount(piece[:, band].reshape(-1), minlength=LEVELS[kind])
@@ -180,7 +213,8 @@ class _Inspector:
     def _pooled_bands(self, pooled: _Pool) -> list[dict[str, Any]]:
         """Bands of all training samples together, where all clients have the same bands."""
         named = {
-            tuple(self._name(name, place, client.domain) for name, place in self._places(pooled)) for client in self.federation.clients
+            tuple(self._name(name, place, client.domain) for name, place in self._places(pooled))
+            for client in self.federation.clients
         }
         if len(named) > 1:
             return []
@@ -189,7 +223,9 @@ class _Inspector:
         for name, table in pooled.counts.items():
             for place, values in enumerate(self._moments(train, train, name, table)):
                 values |= {} if isinstance(self.source, (CropSource, FieldSource)) else {"moments_of": pooled.looked_at}
-                bands.append({"band": self._name(name, place, self.federation.clients[0].domain), "field": name} | values)
+                bands.append(
+                    {"band": self._name(name, place, self.federation.clients[0].domain), "field": name} | values
+                )
                 bands[-1] |= _spread(table[place], pooled.looked_at)
         return bands
 
@@ -221,7 +257,9 @@ class _Pool:
 
     def facts(self, num_classes: int) -> dict[str, Any]:
         counts = [sum(row[place] for row in self.classes) for place in range(num_classes)]
-        return {"num_samples": self.samples, "class_counts": counts} | ({"ignored_pixels": self.ignored} if self.ignored else {})
+        return {"num_samples": self.samples, "class_counts": counts} | (
+            {"ignored_pixels": self.ignored} if self.ignored else {}
+        )
 
 
 def band_names(dataset: FederatedDataset, field: str, domain: str, number: int) -> tuple[str, ...]:
@@ -279,7 +317,10 @@ def _inside(source: CropSource, indices: np.ndarray, pixels: np.ndarray) -> Iter
 def _sums(table: np.ndarray) -> list[list[int]]:
     values = [int(value) for value in np.flatnonzero(table.any(axis=0))]
     rows = [[int(row[value]) for value in values] for row in table]
-    return [[sum(count * value**power for count, value in zip(row, values, strict=True)) for row in rows] for power in (1, 2)]
+    return [
+        [sum(count * value**power for count, value in zip(row, values, strict=True)) for row in rows]
+        for power in (1, 2)
+    ]
 
 
 def _spread(counts: np.ndarray, samples: int) -> dict[str, Any]:

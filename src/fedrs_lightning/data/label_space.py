@@ -52,7 +52,8 @@ def label_space(choice: Choice, domains: Sequence[str], classes: Sequence[tuple[
         for name, own in zip(domains, classes, strict=True):
             if own != classes[0]:
                 raise ConfigError(
-                    f"label_space is needed: domain {domains[0]} has the classes {', '.join(classes[0])}, but {name} has "
+                    f"label_space is needed: domain {domains[0]} has the classes {', '.join(classes[0])}, but {name} "
+                    "has "
                     f"{', '.join(own)}; set it to union, or to a mapping of joint class to own classes"
                 )
         return LabelSpace(classes[0], (None,) * len(domains), ((),) * len(domains))
@@ -65,7 +66,9 @@ def label_space(choice: Choice, domains: Sequence[str], classes: Sequence[tuple[
     return _mapped(choice, domains, classes)
 
 
-def _mapped(choice: Mapping[str, Sequence[str]], domains: Sequence[str], classes: Sequence[tuple[str, ...]]) -> LabelSpace:
+def _mapped(
+    choice: Mapping[str, Sequence[str]], domains: Sequence[str], classes: Sequence[tuple[str, ...]]
+) -> LabelSpace:
     joint: dict[tuple[int, str], int] = {}
     for number, (name, members) in enumerate(choice.items()):
         if not members:
@@ -73,10 +76,14 @@ def _mapped(choice: Mapping[str, Sequence[str]], domains: Sequence[str], classes
         for member in members:
             domain, colon, own = member.rpartition(":")
             if colon and domain not in domains:
-                raise ConfigError(f"label_space: '{member}' names domain '{domain}', but the domains are {', '.join(domains)}")
+                raise ConfigError(
+                    f"label_space: '{member}' names domain '{domain}', but the domains are {', '.join(domains)}"
+                )
             places = [place for place, known in enumerate(domains) if domain in ("", known) and own in classes[place]]
             if not places:
-                raise ConfigError(f"label_space: no class '{own}' in {domain or 'any domain'}; known are {_known(domains, classes)}")
+                raise ConfigError(
+                    f"label_space: no class '{own}' in {domain or 'any domain'}; known are {_known(domains, classes)}"
+                )
             for place in places:
                 if joint.setdefault((place, own), number) != number:
                     raise ConfigError(f"label_space: class '{own}' of {domains[place]} is in two joint classes")

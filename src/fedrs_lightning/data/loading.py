@@ -53,8 +53,8 @@ class Loading:
     Attributes:
         residence: where the arrays of packs lie, see `residence.Shelf.settle`.
         budget: bytes of them that may be in memory.
-        prefetch: batches that a thread loads ahead; None takes 2 on GPUs, where it overlaps copies with the computation,
-            and none on CPUs, where it would take the core from it.
+        prefetch: batches that a thread loads ahead; None takes 2 on GPUs, where it overlaps copies with the
+            computation, and none on CPUs, where it would take the core from it.
     """
 
     residence: Residence = "map"
@@ -65,7 +65,8 @@ class Loading:
 class ClientLoader:
     """Batches of any client of a federation; one loader serves all clients of a rank.
 
-    What a batch holds is a function of (seed, round, client, epoch) alone, not of the rank or of what was loaded before.
+    What a batch holds is a function of (seed, round, client, epoch) alone, not of the rank or of what was loaded
+    before.
 
     Args:
         federation: the data.
@@ -133,7 +134,9 @@ class ClientLoader:
         rows = [order[start:stop] for start, stop in pairwise(cuts)]
         yield from self._load([(train[part], None if draws is None else draws[part]) for part in rows])
 
-    def ordered(self, indices: np.ndarray | Tensor, batch_size: int, first: int = 0, step: int = 1) -> Iterator[tuple[int, Batch]]:
+    def ordered(
+        self, indices: np.ndarray | Tensor, batch_size: int, first: int = 0, step: int = 1
+    ) -> Iterator[tuple[int, Batch]]:
         """Evaluation batches, not augmented.
 
         `indices` is cut into fixed chunks of `batch_size`; chunks number `first`, `first + step`, ... are given with
@@ -157,7 +160,9 @@ class ClientLoader:
                 loaded["image"] = loaded["image"].contiguous(memory_format=torch.channels_last)
             yield loaded
 
-    def _copies(self, parts: Sequence[tuple[Tensor, Tensor | None]]) -> Iterator[tuple[Batch, Tensor | None, torch.cuda.Event | None]]:
+    def _copies(
+        self, parts: Sequence[tuple[Tensor, Tensor | None]]
+    ) -> Iterator[tuple[Batch, Tensor | None, torch.cuda.Event | None]]:
         gpu = self.device.type == "cuda"
         with ExitStack() as stack:
             if self._stream is not None:  # both are the thread's own, and its device would not be this rank's

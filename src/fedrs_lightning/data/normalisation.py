@@ -15,11 +15,13 @@ WORD = 8  # bytes of an int64 or float64
 RULES = {
     "published": "published statistics, the same for everybody; nothing is sent",
     "federated": (
-        "before round 1 every client uploads its number of training samples and, for each band, sum and sum of squares of its training "
+        "before round 1 every client uploads its number of training samples and, for each band, sum and sum of "
+        "squares of its training "
         "pixels (int64); the server adds them up and sends mean and deviation (float64) to every client"
     ),
     "per_client": (
-        "each client's own training pixels normalise all its samples, those of its test data too, and in the common test and validation "
+        "each client's own training pixels normalise all its samples, those of its test data too, and in the common "
+        "test and validation "
         "sets the samples of its domain; nothing is sent"
     ),
 }
@@ -45,7 +47,10 @@ class Sums:
 
     def mean_std(self) -> tuple[list[float], list[float]]:
         """Mean and (population) deviation of each band."""
-        found = [mean_std(count, [[one], [two]]) for count, one, two in zip(self.counts, self.first, self.second, strict=True)]
+        found = [
+            mean_std(count, [[one], [two]])
+            for count, one, two in zip(self.counts, self.first, self.second, strict=True)
+        ]
         return [mean[0] for mean, _ in found], [std[0] for _, std in found]
 
 
@@ -83,7 +88,8 @@ def statistics(
         bands: their names, for messages.
 
     Raises:
-        DataError: a client has no training samples, or a band does not vary, so that nothing can be divided by its deviation.
+        DataError: a client has no training samples, or a band does not vary, so that nothing can be divided by its
+            deviation.
     """
     sent = {"up": 0, "down": 0}
     if kind == "published":
@@ -106,18 +112,23 @@ def statistics(
 
 
 def setup_bytes(num_clients: int, num_bands: int) -> dict[str, int]:
-    """What it costs to add up the clients' sums once: a count and two sums a band from each, mean and deviation back to each."""
+    """What it costs to add up the clients' sums once: a count and two sums a band from each, mean and deviation back to
+    each.
+    """
     return {"up": num_clients * WORD * (1 + 2 * num_bands), "down": num_clients * WORD * 2 * num_bands}
 
 
 def _varying(sums: Sums, bands: Sequence[str], owner: str) -> tuple[list[float], list[float]]:
     if 0 in sums.counts:
-        raise DataError(f"{owner}: no training samples to take statistics from; leave the client out, or set another normalise")
+        raise DataError(
+            f"{owner}: no training samples to take statistics from; leave the client out, or set another normalise"
+        )
     mean, std = sums.mean_std()
     for band, deviation in zip(bands, std, strict=True):
         if deviation <= 0:
             name = band if band.startswith("band ") else f"band {band}"
             raise DataError(
-                f"{owner}: {name} does not vary over the training samples; check its images, or set normalise to fixed statistics"
+                f"{owner}: {name} does not vary over the training samples; check its images, or set normalise to "
+                "fixed statistics"
             )
     return mean, std

@@ -76,14 +76,22 @@ class PackedSource(FieldSource):
             about = {name: Field(tuple(field["shape"]), field["dtype"]) for name, field in index["arrays"].items()}
             ids = tuple(index["sample_ids"])
             self._arrays = {name: MappedArray(folder / f"{name}.npy") for name in about}
-            self.moments: Mapping[str, np.ndarray] = {name: np.load(folder / f"{name}.moments.npy", allow_pickle=False) for name in about}
+            self.moments: Mapping[str, np.ndarray] = {
+                name: np.load(folder / f"{name}.moments.npy", allow_pickle=False) for name in about
+            }
         except (RunError, OSError, ValueError, KeyError) as error:
             raise DataError(f"{folder}: the pack is damaged ({error}); delete this folder, it is made again") from None
         self.fields = {name: array.array for name, array in self._arrays.items()}
         for name, field in about.items():
             found = self.fields[name]
-            if found.shape != (len(ids), *field.shape) or str(found.dtype) != field.dtype or len(self.moments[name]) != len(ids):
-                raise DataError(f"{folder}: the pack is damaged ({name} {found.shape}); delete this folder, it is made again")
+            if (
+                found.shape != (len(ids), *field.shape)
+                or str(found.dtype) != field.dtype
+                or len(self.moments[name]) != len(ids)
+            ):
+                raise DataError(
+                    f"{folder}: the pack is damaged ({name} {found.shape}); delete this folder, it is made again"
+                )
         super().__init__(ids, about, extras)
         self.folder, self.digest = folder, str(index["sha256"])
         self.shelf = Shelf(list(self._arrays.values()))

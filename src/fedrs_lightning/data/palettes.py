@@ -40,7 +40,10 @@ class Palette:
         Returns:
             ids uint8 [h, w], and the number of pixels of unknown colour.
         """
-        wanted = [*zip(self.colours, range(len(self.colours)), strict=True), *((colour, IGNORE) for colour in self.ignored)]
+        wanted = [
+            *zip(self.colours, range(len(self.colours)), strict=True),
+            *((colour, IGNORE) for colour in self.ignored),
+        ]
         code = (pixels[0].astype(np.uint32) << 16) | (pixels[1].astype(np.uint32) << 8) | pixels[2]
         ids, open_ = np.full(code.shape, IGNORE, dtype=np.uint8), np.ones(code.shape, dtype=bool)
         for (red, green, blue), label in wanted:
@@ -50,7 +53,10 @@ class Palette:
         if not open_.any():
             return ids, 0
         stray = pixels[:, open_].astype(np.int16)  # [3, U]
-        best, nearest = np.full(stray.shape[1], TOLERANCE + 1, dtype=np.int16), np.full(stray.shape[1], IGNORE, dtype=np.uint8)
+        best, nearest = (
+            np.full(stray.shape[1], TOLERANCE + 1, dtype=np.int16),
+            np.full(stray.shape[1], IGNORE, dtype=np.uint8),
+        )
         for colour, label in wanted:
             distance = np.abs(stray - np.asarray(colour, dtype=np.int16)[:, None]).max(axis=0)
             closer = distance < best
@@ -104,13 +110,23 @@ ISPRS = Palette(
 ISPRS_CONVERTED = Values(ISPRS.names, (1, 2, 3, 4, 5, 6), (0, IGNORE))
 """Index PNGs of MMSegmentation's converters: 0 is the boundary, not impervious surfaces."""
 
-LOVEDA = Values(("background", "building", "road", "water", "barren", "forest", "agriculture"), (1, 2, 3, 4, 5, 6, 7), (0,))
+LOVEDA = Values(
+    ("background", "building", "road", "water", "barren", "forest", "agriculture"), (1, 2, 3, 4, 5, 6, 7), (0,)
+)
 """0 is no-data; background is a scored class."""
 
 LOVEDA_SHIFTED = Values(LOVEDA.names, (0, 1, 2, 3, 4, 5, 6), (IGNORE,))
 """Masks that somebody already shifted by one."""
 
-LOVEDA_COLOURS = ((255, 255, 255), (255, 0, 0), (255, 255, 0), (0, 0, 255), (159, 129, 183), (0, 255, 0), (255, 195, 128))
+LOVEDA_COLOURS = (
+    (255, 255, 255),
+    (255, 0, 0),
+    (255, 255, 0),
+    (0, 0, 255),
+    (159, 129, 183),
+    (0, 255, 0),
+    (255, 195, 128),
+)
 """For display only."""
 
 
@@ -185,8 +201,11 @@ class LabelDecoder:
             DataError: more than 1 % of the pixels were unknown.
         """
         if self.unknown > MOST_UNKNOWN * self.pixels:
-            what = "colours outside the palette" if isinstance(self.table, Palette) else "values outside the class table"
+            what = (
+                "colours outside the palette" if isinstance(self.table, Palette) else "values outside the class table"
+            )
             raise DataError(
                 f"{self.path}: {self.unknown} of {self.pixels} pixels have {what} (more than 1 %)"
-                f"; {self.hint or 'this is not a label of this data set; is it an image, or are image and label interchanged?'}"
+                "; "
+                f"{self.hint or 'this is not a label of this data set; is it an image, or are image and label interchanged?'}"
             )

@@ -21,7 +21,12 @@ def iid_partition(num_samples: int, num_clients: int, rng: np.random.Generator) 
 
 
 def dirichlet_partition(
-    labels: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator, min_samples: int = 1, max_draws: int = 1000
+    labels: np.ndarray,
+    num_clients: int,
+    alpha: float,
+    rng: np.random.Generator,
+    min_samples: int = 1,
+    max_draws: int = 1000,
 ) -> list[np.ndarray]:
     """Deal each class by proportions drawn from Dir(alpha), so that clients' class mixtures differ.
 
@@ -47,7 +52,8 @@ def dirichlet_partition(
         raise ConfigError(f"Dirichlet: alpha must be > 0, got {alpha}")
     if min_samples * num_clients > len(labels):
         raise ConfigError(
-            f"Dirichlet: {num_clients} clients with min_samples={min_samples} need {min_samples * num_clients} samples, but there are "
+            f"Dirichlet: {num_clients} clients with min_samples={min_samples} need {min_samples * num_clients} "
+            "samples, but there are "
             f"{len(labels)}; lower min_samples or num_clients"
         )
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
@@ -64,12 +70,16 @@ def dirichlet_partition(
             return clients
         largest = max(largest, smallest)
     raise ConfigError(
-        f"Dirichlet: none of {max_draws} draws with alpha={alpha} gave each of {num_clients} clients min_samples={min_samples} of the "
-        f"{len(labels)} samples (best smallest client: {largest}); raise alpha or max_draws, or lower min_samples or num_clients"
+        f"Dirichlet: none of {max_draws} draws with alpha={alpha} gave each of {num_clients} clients "
+        f"min_samples={min_samples} of the "
+        f"{len(labels)} samples (best smallest client: {largest}); raise alpha or max_draws, or lower min_samples or "
+        "num_clients"
     )
 
 
-def shard_partition(labels: np.ndarray, num_clients: int, shards_per_client: int, rng: np.random.Generator) -> list[np.ndarray]:
+def shard_partition(
+    labels: np.ndarray, num_clients: int, shards_per_client: int, rng: np.random.Generator
+) -> list[np.ndarray]:
     """Sort by class, cut into equal shards, deal `shards_per_client` shards to each client (McMahan et al., 2017).
 
     Samples within a class are shuffled first; shard sizes differ by at most one.
@@ -116,7 +126,9 @@ class Partition(ABC):
     """Rule that deals training samples to clients."""
 
     @abstractmethod
-    def split(self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def split(
+        self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
         """Deal the samples.
 
         Args:
@@ -139,7 +151,9 @@ class IID(Partition):
     def __init__(self, num_clients: int) -> None:
         self.num_clients = num_clients
 
-    def split(self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def split(
+        self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
         """See `iid_partition`."""
         return _named(iid_partition(len(labels), self.num_clients, rng))
 
@@ -157,7 +171,9 @@ class Dirichlet(Partition):
     def __init__(self, num_clients: int, alpha: float, min_samples: int = 10, max_draws: int = 1000) -> None:
         self.num_clients, self.alpha, self.min_samples, self.max_draws = num_clients, alpha, min_samples, max_draws
 
-    def split(self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def split(
+        self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
         """See `dirichlet_partition`."""
         return _named(dirichlet_partition(labels, self.num_clients, self.alpha, rng, self.min_samples, self.max_draws))
 
@@ -173,7 +189,9 @@ class Shards(Partition):
     def __init__(self, num_clients: int, shards_per_client: int = 2) -> None:
         self.num_clients, self.shards_per_client = num_clients, shards_per_client
 
-    def split(self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def split(
+        self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
         """See `shard_partition`."""
         return _named(shard_partition(labels, self.num_clients, self.shards_per_client, rng))
 
@@ -188,10 +206,14 @@ class ByAttribute(Partition):
     def __init__(self, attribute: str) -> None:
         self.attribute = attribute
 
-    def split(self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def split(
+        self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
         """See `attribute_partition`."""
         if self.attribute not in attributes:
-            raise ConfigError(f"ByAttribute: samples have no attribute '{self.attribute}'; they have {', '.join(sorted(attributes))}")
+            raise ConfigError(
+                f"ByAttribute: samples have no attribute '{self.attribute}'; they have {', '.join(sorted(attributes))}"
+            )
         return attribute_partition(attributes[self.attribute])
 
 

@@ -1,7 +1,8 @@
 """The plain kind of TIFF that an archive of small band files consists of.
 
-A million of them are opened when such an archive is packed, and a quarter of a million when it is checked. GDAL takes about
-a millisecond for a file, Pillow 0.15 ms for a header; the few lines here take 0.02 ms, and leave whatever is not plain to GDAL.
+A million of them are opened when such an archive is packed, and a quarter of a million when it is checked. GDAL takes
+about a millisecond for a file, Pillow 0.15 ms for a header; the few lines here take 0.02 ms, and leave whatever is not
+plain to GDAL.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _SIZES = {3: 2, 4: 4}  # bytes of a short and of a long
 
 
 def first_pixels(path: str | os.PathLike[str], side: int) -> bytes | None:
-    """Look whether a file is a whole, uncompressed, little-endian TIFF of one uint16 band of side x side pixels, not all zero.
+    """Look whether a file is a whole, uncompressed, little-endian TIFF of one uint16 band of side x side pixels, not
+    all zero.
 
     Returns:
         The pixels in the first kilobyte; None where that does not show it, which may have harmless reasons.
@@ -77,5 +79,7 @@ def _plain_strips(head: bytes, size: int, side: int) -> list[tuple[int, int]]:
 def _numbers(head: bytes, kind: int, number: int, value: int) -> tuple[int, ...]:
     form = f"<{number}{'H' if kind == 3 else 'I'}"
     return struct.unpack_from(
-        form, struct.pack("<I", value) if number * _SIZES[kind] <= 4 else head, 0 if number * _SIZES[kind] <= 4 else value
+        form,
+        struct.pack("<I", value) if number * _SIZES[kind] <= 4 else head,
+        0 if number * _SIZES[kind] <= 4 else value,
     )

@@ -33,7 +33,14 @@ class Meter:
 
     def __init__(self, title: str, total: int, done: int = 0, bytes_each: float = 0.0, unit: str = "samples") -> None:
         console = Console(stderr=True)
-        self.title, self.total, self.before, self.done, self.bytes_each, self.unit = title, total, done, done, bytes_each, unit
+        self.title, self.total, self.before, self.done, self.bytes_each, self.unit = (
+            title,
+            total,
+            done,
+            done,
+            bytes_each,
+            unit,
+        )
         self.start = self._told = time.monotonic()
         self._plain = not console.is_terminal
         self._bars = bars(console, bytes_each, unit)
@@ -43,7 +50,9 @@ class Meter:
         self._bars.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._bars.__exit__(kind, error, trace)
 
     def advance(self, steps: int) -> None:
@@ -65,7 +74,13 @@ class Meter:
 
 def bars(console: Console, bytes_each: float, unit: str) -> Progress:
     """Bars with rate and remaining time; nothing where the console is no terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(bytes_each, unit), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(bytes_each, unit),
+        TimeRemainingColumn(),
+    )
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
 
 

@@ -156,7 +156,9 @@ class Mosaic:
         name: for errors.
     """
 
-    def __init__(self, pieces: Sequence[tuple[int, int, int, int, Callable[[], np.ndarray]]], bands: int, dtype: str, name: str) -> None:
+    def __init__(
+        self, pieces: Sequence[tuple[int, int, int, int, Callable[[], np.ndarray]]], bands: int, dtype: str, name: str
+    ) -> None:
         self.pieces = sorted(pieces, key=lambda piece: piece[:2])
         self.bands, self.dtype, self.name = bands, dtype, name
         self.height = max(row + height for row, _, height, _, _ in pieces)
@@ -174,7 +176,9 @@ class Mosaic:
                 covered[first - start : last - start, column : column + width] = True
         if not covered.all():
             row, column = (int(value) for value in np.argwhere(~covered)[0])
-            raise DataError(f"{self.name}: no piece covers row {start + row}, column {column}; the converted set is incomplete")
+            raise DataError(
+                f"{self.name}: no piece covers row {start + row}, column {column}; the converted set is incomplete"
+            )
         return result
 
 
@@ -191,7 +195,9 @@ def open_rows(path: Path) -> Iterator[Rows]:
     elif path.suffix.lower() in PICTURE:
         yield _Picture(path)
     else:
-        raise DataError(f"{path}: rasters must be {', '.join(GEOTIFF + PICTURE)}; convert it or move it out of the folder")
+        raise DataError(
+            f"{path}: rasters must be {', '.join(GEOTIFF + PICTURE)}; convert it or move it out of the folder"
+        )
 
 
 def read_whole(path: Path) -> np.ndarray:
@@ -229,7 +235,8 @@ class _GeoTIFF:
             return np.asarray(self._raster.read(window=RasterWindow(0, start, self.width, stop - start)))  # type: ignore[attr-defined]
         except RasterioError as error:
             raise DataError(
-                f"{self.path}: cannot be decoded at row {start} ({_short(error)}); it is truncated or damaged, replace it from the archive"
+                f"{self.path}: cannot be decoded at row {start} ({_short(error)}); it is truncated or damaged, "
+                "replace it from the archive"
             ) from None
 
 

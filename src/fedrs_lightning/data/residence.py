@@ -1,8 +1,8 @@
 """Where the arrays of packs lie while a run gathers batches from them.
 
 Mapped files cost no memory of their own, but every page that was touched counts for the process until it gives it back.
-A shelf gives all of them back before they exceed its budget. The kernel keeps what it can in its cache, so that the next
-touch finds most pages there.
+A shelf gives all of them back before they exceed its budget. The kernel keeps what it can in its cache, so that the
+next touch finds most pages there.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class Shelf:
         target = device if residence == "device" else torch.device("cpu")
         free = torch.cuda.mem_get_info(target)[0] if target.type == "cuda" else total
         if total > free:
-            return f"{said} the {free / GIB:.2f} GiB that are free on {target}; they stay mapped, which changes no result"
+            return (
+                f"{said} the {free / GIB:.2f} GiB that are free on {target}; they stay mapped, which changes no result"
+            )
         for array in self.arrays:
             array.move(target)
         self.device, self._bounded = target, False

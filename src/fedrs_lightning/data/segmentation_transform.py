@@ -43,18 +43,26 @@ class SegmentationTransform(nn.Module):
         super().__init__()
         deviation = torch.tensor(std, dtype=torch.float64)
         if not bool((deviation > 0).all()) or deviation.shape != torch.tensor(mean).shape or window < crop:
-            raise ValueError(f"mean and std must be [D, C] with std > 0, and window >= crop, got {mean}, {std}, {window}, {crop}")
+            raise ValueError(
+                f"mean and std must be [D, C] with std > 0, and window >= crop, got {mean}, {std}, {window}, {crop}"
+            )
         shift = -torch.tensor(mean, dtype=torch.float64) / deviation
         self.register_buffer("factor", (scale / deviation).float()[..., None, None], persistent=False)  # [D, C, 1, 1]
         self.register_buffer("offset", shift.float()[..., None, None], persistent=False)
-        self.register_buffer("classes", None if classes is None else torch.tensor(classes, dtype=torch.bool), persistent=False)
+        self.register_buffer(
+            "classes", None if classes is None else torch.tensor(classes, dtype=torch.bool), persistent=False
+        )
         self.crop, self.window, self.augment = crop, window, augment
 
     def draw(self, num_samples: int, generator: torch.Generator) -> Tensor | None:
         """Draws of an epoch, one row a sample on the CPU: three for `dihedral`, then first row and column of the crop."""
         if not self.augment and self.window == self.crop:
             return None
-        turns = draw_dihedral(num_samples, generator).to(torch.int32) if self.augment else torch.zeros(num_samples, 3, dtype=torch.int32)
+        turns = (
+            draw_dihedral(num_samples, generator).to(torch.int32)
+            if self.augment
+            else torch.zeros(num_samples, 3, dtype=torch.int32)
+        )
         place = torch.randint(0, self.window - self.crop + 1, (num_samples, 2), generator=generator, dtype=torch.int32)
         return torch.cat([turns, place], dim=1)
 

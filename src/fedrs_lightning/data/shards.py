@@ -208,7 +208,12 @@ def make(folder: Path, plan: Plan, threads: int | None, title: str) -> int:
 
 def _shard(plan: Plan, number: int) -> _Shard:
     first, stop = plan.bounds[number], plan.bounds[number + 1]
-    return _Shard(number, first, stop, {name: np.zeros((stop - first, *entry.shape), entry.dtype) for name, entry in plan.tables.items()})
+    return _Shard(
+        number,
+        first,
+        stop,
+        {name: np.zeros((stop - first, *entry.shape), entry.dtype) for name, entry in plan.tables.items()},
+    )
 
 
 def _reserve(folder: Path, arrays: Iterable[ArrayFile]) -> None:
@@ -227,7 +232,9 @@ def _reserve(folder: Path, arrays: Iterable[ArrayFile]) -> None:
         raise
 
 
-def _missing(folder: Path, plan: Plan, shards: list[_Shard], arrays: Mapping[str, ArrayFile], threads: int | None) -> list[_Shard]:
+def _missing(
+    folder: Path, plan: Plan, shards: list[_Shard], arrays: Mapping[str, ArrayFile], threads: int | None
+) -> list[_Shard]:
     """Shards that have no mark, or other bytes than it says. What marks hold is put into the others."""
     marked = [shard for shard in shards if _read_mark(folder, shard, plan)]
     damaged: set[int] = set()
@@ -267,7 +274,11 @@ def _read_mark(folder: Path, shard: _Shard, plan: Plan) -> bool:
         return False
     expected = {name: (values.shape, values.dtype) for name, values in shard.tables.items()}
     found = {name: (values.shape, values.dtype) for name, values in tables.items()}
-    if (entry["first"], entry["stop"], set(entry["sha256"])) != (shard.first, shard.stop, set(plan.arrays)) or found != expected:
+    if (entry["first"], entry["stop"], set(entry["sha256"])) != (
+        shard.first,
+        shard.stop,
+        set(plan.arrays),
+    ) or found != expected:
         return False
     shard.tables, shard.sha256 = tables, entry["sha256"]
     return True
@@ -313,10 +324,14 @@ def damages(folder: Path, threads: int | None = None) -> list[str]:
         shard = shards[number]
         first, stop = shard["first"], shard["stop"]
         wrong = [
-            name for name, entry in entries.items() if _stored(folder / f"{name}.npy", entry, count, first, stop) != shard["sha256"][name]
+            name
+            for name, entry in entries.items()
+            if _stored(folder / f"{name}.npy", entry, count, first, stop) != shard["sha256"][name]
         ]
         if wrong:
-            found[number] = f"shard {number} (samples {first} to {stop - 1}): {', '.join(f'{name}.npy' for name in wrong)}"
+            found[number] = (
+                f"shard {number} (samples {first} to {stop - 1}): {', '.join(f'{name}.npy' for name in wrong)}"
+            )
         return int(stop - first)
 
     size = sum(entry.nbytes for entry in entries.values())

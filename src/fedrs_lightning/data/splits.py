@@ -53,8 +53,11 @@ def cut_by_class_shares(
     return [own if len(own) else None for own in merged]
 
 
-def read_split_lists(split: str | os.PathLike[str], name: str, sample_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Published train, validation and test lists (one file name a line) as sorted indices, and the start of their paths.
+def read_split_lists(
+    split: str | os.PathLike[str], name: str, sample_ids: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    """Published train, validation and test lists (one file name a line) as sorted indices, and the start of their
+    paths.
 
     Suffixes are not compared: the lists of EuroSAT name JPEGs and serve the GeoTIFFs too.
 
@@ -74,14 +77,19 @@ def read_split_lists(split: str | os.PathLike[str], name: str, sample_ids: Seque
     for part in ("train", "val", "test"):
         path = Path(f"{prefix}-{part}.txt")
         if not path.is_file():
-            raise DataError(f"{path}: no such split list; split must be 'seeded', or the folder (or path start) of -train, -val, -test.txt")
+            raise DataError(
+                f"{path}: no such split list; split must be 'seeded', or the folder (or path start) of -train, -val, "
+                "-test.txt"
+            )
         names = [Path(line.strip()).stem for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         unknown = [stem for stem in names if stem not in index]
         if unknown:
             raise DataError(f"{path}: names {len(unknown)} tiles that are not in the data folder, such as {unknown[0]}")
         for stem in names:
             if stem in owner:
-                raise DataError(f"{path}: tile {stem} is also in {owner[stem].name}; a tile may be in one list only, and once")
+                raise DataError(
+                    f"{path}: tile {stem} is also in {owner[stem].name}; a tile may be in one list only, and once"
+                )
             owner[stem] = path
         found.append(np.sort(np.asarray([index[stem] for stem in names], dtype=np.int64)))
     return found[0], found[1], found[2], prefix

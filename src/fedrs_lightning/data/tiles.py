@@ -231,7 +231,9 @@ def nothing_found(top: Path, expected: str, depth: int) -> DataError:
     """The error of a folder without tiles: what was expected, what is there, archives that are still packed."""
     archives = [path for path in walk(top, depth) if path.suffix.lower() in ARCHIVES]
     if archives:
-        return DataError(f"{archives[0]}: is still zipped; unpack it, then set root to the unpacked folder (expected {expected})")
+        return DataError(
+            f"{archives[0]}: is still zipped; unpack it, then set root to the unpacked folder (expected {expected})"
+        )
     names = [path.name for path in entries(top)]
     return DataError(f"{top}: expected {expected}, found: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}")
 

@@ -13,8 +13,12 @@ from fedrs_lightning.types import Batch
 
 
 def draw_dihedral(num_samples: int, generator: torch.Generator) -> Tensor:
-    """Uniform draws for `dihedral`: uint8 [N, 3] with flip left-right, flip top-bottom (0, 1) and quarter turns (0 to 3)."""
-    return torch.randint(0, 256, (num_samples, 3), generator=generator, dtype=torch.uint8) & torch.tensor([1, 1, 3], dtype=torch.uint8)
+    """Uniform draws for `dihedral`: uint8 [N, 3] with flip left-right, flip top-bottom (0, 1) and quarter turns (0 to
+    3).
+    """
+    return torch.randint(0, 256, (num_samples, 3), generator=generator, dtype=torch.uint8) & torch.tensor(
+        [1, 1, 3], dtype=torch.uint8
+    )
 
 
 def dihedral(image: Tensor, draws: Tensor) -> Tensor:
@@ -30,7 +34,8 @@ def dihedral(image: Tensor, draws: Tensor) -> Tensor:
         return dihedral(image.view(torch.int16), draws).view(torch.uint16)
     horizontal, vertical = draws[:, 0].bool(), draws[:, 1].bool()
     transposed, half = (draws[:, 2] % 2).bool(), draws[:, 2] >= 2
-    # A quarter turn is a transposition followed by a top-bottom flip, and a transposition swaps the two flips before it.
+    # A quarter turn is a transposition followed by a top-bottom flip, and a transposition swaps the two flips before
+    # it.
     left_right = torch.where(transposed, vertical, horizontal) ^ half
     top_bottom = torch.where(transposed, ~horizontal, vertical) ^ half
     code = 4 * transposed.long() + 2 * top_bottom.long() + left_right.long()
@@ -41,7 +46,9 @@ def dihedral(image: Tensor, draws: Tensor) -> Tensor:
 
 @cache
 def _orders(side: int, device: torch.device) -> Tensor:
-    """For each of the eight codes, the source pixel of each pixel; int64 [8, H W]. One gather beats three masked copies."""
+    """For each of the eight codes, the source pixel of each pixel; int64 [8, H W]. One gather beats three masked
+    copies.
+    """
     pixels = torch.arange(side * side, device=device).view(side, side)
     orders = []
     for code in range(8):
@@ -78,7 +85,9 @@ class ImageTransform(nn.Module):
         super().__init__()
         middle, deviation = (torch.tensor(values, dtype=torch.float64) for values in (mean, std))
         if middle.shape != deviation.shape or not bool((deviation > 0).all()):
-            raise ValueError(f"mean and std need one entry a channel and std > 0, got mean={list(mean)}, std={list(std)}")
+            raise ValueError(
+                f"mean and std need one entry a channel and std > 0, got mean={list(mean)}, std={list(std)}"
+            )
         shape = (-1, middle.shape[-1], 1, 1)
         self.register_buffer("factor", (scale / deviation).float().view(shape), persistent=False)  # [G, C, 1, 1]
         self.register_buffer("offset", (-middle / deviation).float().view(shape), persistent=False)

@@ -61,12 +61,16 @@ class ProgressBars:
         if engine.rank != 0:
             return
         value = record["metrics"].get(engine.headline)
-        note = f"loss {record['metrics']['train/loss']:.3f}" + ("" if value is None else f", {engine.headline} {value:.4f}")
+        note = f"loss {record['metrics']['train/loss']:.3f}" + (
+            "" if value is None else f", {engine.headline} {value:.4f}"
+        )
         if self._bars is not None:
             self._bars.note = f"{engine.name}, round {record['round']}: {note}"
             self._bars.update(self._rounds, completed=record["round"])
         else:
-            self._line(f"round {record['round']}/{engine.schedule.num_rounds}: {note}, {record['timing']['seconds']:.1f} s")
+            self._line(
+                f"round {record['round']}/{engine.schedule.num_rounds}: {note}, {record['timing']['seconds']:.1f} s"
+            )
 
     def on_run_end(self, engine: Engine) -> None:
         """Take the bars away."""

@@ -73,7 +73,9 @@ class CheckpointStore:
         path = self.path(checkpoint.round)
         with naming_the_place(path), atomic_path(path, durable=True) as temporary:
             save_file(
-                {key: tensor.contiguous() for key, tensor in checkpoint.server.items()}, temporary, metadata={"fedrs": json.dumps(plain)}
+                {key: tensor.contiguous() for key, tensor in checkpoint.server.items()},
+                temporary,
+                metadata={"fedrs": json.dumps(plain)},
             )
 
     def load(self, round: int) -> Checkpoint:
@@ -134,7 +136,9 @@ class CheckpointStore:
                 reason = str(error)
             if reason is None:
                 if reasons:
-                    warnings.warn(f"{'; '.join(reasons)}. Falling back to the checkpoint of round {round}", stacklevel=2)
+                    warnings.warn(
+                        f"{'; '.join(reasons)}. Falling back to the checkpoint of round {round}", stacklevel=2
+                    )
                 return checkpoint
             reasons.append(reason)
         if reasons:

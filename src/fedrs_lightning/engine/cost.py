@@ -1,8 +1,10 @@
-"""What an experiment costs: floating-point operations, parameters, bytes on the wire. Counted on a few images, random ones if need be.
+"""What an experiment costs: floating-point operations, parameters, bytes on the wire. Counted on a few images, random
+ones if need be.
 
-Operations are those that torch's own counter knows, products of matrices and convolutions, with two for a multiplication and
-an addition; what works entry by entry (normalisation, activations, penalties, the optimiser) counts nothing, as is usual. One
-exception: feature-wise modulation, which is all that some methods add to a network, is counted analytically.
+Operations are those that torch's own counter knows, products of matrices and convolutions, with two for a
+multiplication and an addition; what works entry by entry (normalisation, activations, penalties, the optimiser) counts
+nothing, as is usual. One exception: feature-wise modulation, which is all that some methods add to a network, is
+counted analytically.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ from fedrs_lightning.tasks.base import Task
 from fedrs_lightning.types import Batch, Client, Local
 
 MODULATION_FORWARD, MODULATION_BACKWARD = 2, 4
-"""Operations for each entry of a modulated map: gamma x + beta; gamma g for the input, g x and its sum for gamma, the sum of g
-for beta."""
+"""Operations for each entry of a modulated map: gamma x + beta; gamma g for the input, g x and its sum for gamma, the
+sum of g for beta.
+"""
 
 ROUND = 2
 """That is counted unless another is asked for: in the first one many methods do less."""
@@ -52,8 +55,9 @@ class Cost:
     Attributes:
         forward: operations of a prediction, per sample.
         forward_backward: of a prediction and its gradient in training mode, per sample.
-        local_step: of one step of the method, whole batch: heads, frozen networks and further passes included. Scaled up where it
-            was counted on fewer images than a batch; exact where the work grows as the batch does, as networks do.
+        local_step: of one step of the method, whole batch: heads, frozen networks and further passes included. Scaled
+            up where it was counted on fewer images than a batch; exact where the work grows as the batch does, as
+            networks do.
         outside_steps: of the passes over the client's data before and after its steps, per sample.
         parameters: entries of all parameters, layers that the method adds included.
         shared: of those, entries that travel.
@@ -161,11 +165,13 @@ def some_samples(federation: Federation, num_samples: int) -> Federation:
     return replace(federation, clients=(ClientSplit(0, "", spread),))
 
 
-def measure(task: Task, method: FedAvg, fabric: L.Fabric, federation: Federation, batch_size: int, round: int = ROUND) -> Cost:
+def measure(
+    task: Task, method: FedAvg, fabric: L.Fabric, federation: Federation, batch_size: int, round: int = ROUND
+) -> Cost:
     """Train one client of one batch for `round` rounds through the engine's own visit, and count the last one.
 
-    Plain SGD of a small step takes the place of the task's optimiser, whose work is not counted. Every random stream in use is
-    left as it was.
+    Plain SGD of a small step takes the place of the task's optimiser, whose work is not counted. Every random stream in
+    use is left as it was.
 
     Args:
         task: fresh; it is adapted and trained.
@@ -248,7 +254,8 @@ def _plain(task: Task, batch: Batch) -> tuple[int, int]:
         task(batch["image"])
     task.train()
     with Counter(task.model).counting() as both:
-        # a loss works entry by entry, so any scalar counts the same, also where a method has more outputs than there are classes
+        # a loss works entry by entry, so any scalar counts the same, also where a method has more outputs than there
+        # are classes
         task(batch["image"]).logits.sum().backward()
     task.zero_grad(set_to_none=True)
     return forward.total, both.total

@@ -91,7 +91,8 @@ class Engine:
         loading: how batches come from the packs.
 
     Raises:
-        ConfigError: cohort, batches or clients that cannot work, or data, task and method that do not fit; names the remedy.
+        ConfigError: cohort, batches or clients that cannot work, or data, task and method that do not fit; names the
+            remedy.
     """
 
     def __init__(
@@ -112,14 +113,25 @@ class Engine:
         preemption: Preemption | None = None,
         loading: Loading | None = None,
     ) -> None:
-        self.fabric, self.task, self.method, self.schedule, self.seed, self.name = fabric, task, method, schedule, seed, name
+        self.fabric, self.task, self.method, self.schedule, self.seed, self.name = (
+            fabric,
+            task,
+            method,
+            schedule,
+            seed,
+            name,
+        )
         self.federation, self.path, self.preemption = federation, Path(path), preemption
         self.store = RunStore(self.path)
         training = _pooled(federation) if method.pools_clients else federation
         self.clients = [Client(split.id, len(split.train), split.name) for split in training.clients]
-        cohort_size = None if method.pools_clients else schedule.clients_per_round  # all data at once is no client to draw
+        cohort_size = (
+            None if method.pools_clients else schedule.clients_per_round
+        )  # all data at once is no client to draw
         self.sampler = CohortSampler(self.clients, cohort_size, seed)
-        self.loader = ClientLoader(training, schedule.batch_size, schedule.min_last_batch, seed, fabric.device, channels_last, loading)
+        self.loader = ClientLoader(
+            training, schedule.batch_size, schedule.min_last_batch, seed, fabric.device, channels_last, loading
+        )
         if self.loader.note and fabric.global_rank == 0:
             warnings.warn(self.loader.note, stacklevel=2)
         _check_batches(self.loader, self.clients, task)
@@ -140,7 +152,15 @@ class Engine:
         self.exchange = Exchange(fabric, buffers)
         steps = [callback.on_step for callback in fabric._callbacks if hasattr(callback, "on_step")]
         self.local = LocalTraining(
-            fabric, method, self.composer, self.loader, self.memory, buffers, seed, schedule.local_epochs, _all_of(steps)
+            fabric,
+            method,
+            self.composer,
+            self.loader,
+            self.memory,
+            buffers,
+            seed,
+            schedule.local_epochs,
+            _all_of(steps),
         )
         self.evaluator = Evaluator(
             fabric, method, self.composer, self.loader, federation, self.memory, self.exchange, schedule.eval_batch_size
@@ -224,7 +244,9 @@ class Engine:
         cohort = self.sampler.sample(self.round)  # the same list on every rank
         steps = {client.id: float(self.loader.num_steps(client.id, self.schedule.local_epochs)) for client in cohort}
         mine = set(assign(steps, self.world_size)[self.rank])
-        self.fabric.call("on_round_start", engine=self, num_steps=int(sum(steps[client] for client in mine)), num_clients=len(mine))
+        self.fabric.call(
+            "on_round_start", engine=self, num_steps=int(sum(steps[client] for client in mine)), num_clients=len(mine)
+        )
 
         visits = self._train([client for client in cohort if client.id in mine])
         watch.lap("train")
@@ -235,7 +257,9 @@ class Engine:
         self.memory.commit(gathered.keeps_memory, self.round)
         busy = self.exchange.collect((watch.seconds["train"], sum(visit.bytes_down for visit in visits.values())))
         watch.lap("exchange")
-        evaluation = self.evaluator(self._on_device(self.server)) if self.schedule.evaluates(self.round) else Evaluation()
+        evaluation = (
+            self.evaluator(self._on_device(self.server)) if self.schedule.evaluates(self.round) else Evaluation()
+        )
         watch.lap("evaluate")
         if self.rank == 0:
             record = self._record(cohort, gathered, evaluation, busy)
@@ -279,14 +303,19 @@ class Engine:
             entry = first_not_finite(upload.state)
             if entry is not None:
                 raise TrainingError(
-                    f"client {upload.client.id}, round {self.round}: its upload {entry} is not finite; lower the learning rate "
+                    f"client {upload.client.id}, round {self.round}: its upload {entry} is not finite; lower the "
+                    "learning rate "
                     "(optimizer.init_args.lr) or look at this client's data"
                 )
         raise TrainingError(f"round {self.round}: {damaged} is not finite after aggregation, although all uploads are")
 
-    def _record(self, cohort: Sequence[Client], gathered: Gathered, evaluation: Evaluation, busy: list[Any]) -> dict[str, Any]:
+    def _record(
+        self, cohort: Sequence[Client], gathered: Gathered, evaluation: Evaluation, busy: list[Any]
+    ) -> dict[str, Any]:
         samples = np.array([upload.client.num_samples for upload in gathered.uploads], dtype=np.float64)
-        terms = [sum(value for name, value in upload.log.items() if name.startswith("loss/")) for upload in gathered.uploads]
+        terms = [
+            sum(value for name, value in upload.log.items() if name.startswith("loss/")) for upload in gathered.uploads
+        ]
         seconds = [train for train, _ in busy]
         return {
             "round": self.round,
@@ -360,11 +389,17 @@ class Engine:
         return None if path is None else f"{path}: client memory of round {checkpoint.round} is missing or damaged"
 
     def _initial_server(self) -> State:
-        shared = {key: tensor.cpu().clone() for key, tensor in self.composer.live.items() if key not in self.composer.private}
+        shared = {
+            key: tensor.cpu().clone() for key, tensor in self.composer.live.items() if key not in self.composer.private
+        }
         return shared | self.method.init_server(self.task, self.clients)
 
     def _on_device(self, server: State) -> State:
-        return server if self.fabric.device.type == "cpu" else {key: tensor.to(self.fabric.device) for key, tensor in server.items()}
+        return (
+            server
+            if self.fabric.device.type == "cpu"
+            else {key: tensor.to(self.fabric.device) for key, tensor in server.items()}
+        )
 
 
 def _pooled(federation: Federation) -> Federation:
@@ -378,7 +413,9 @@ def _check_batches(loader: ClientLoader, clients: Sequence[Client], task: Task) 
     for client in clients:
         who = f"client {client.id}" + (f" ({client.name})" if client.name else "")
         if client.num_samples == 0:
-            raise ConfigError(f"{who} has no training samples; leave it out of the data (data.init_args), or deal to fewer clients")
+            raise ConfigError(
+                f"{who} has no training samples; leave it out of the data (data.init_args), or deal to fewer clients"
+            )
         if normalises and client.num_samples == 1:
             raise ConfigError(
                 f"{who} has 1 training sample, and batch normalisation cannot train on a batch of 1; leave the client "
@@ -386,7 +423,8 @@ def _check_batches(loader: ClientLoader, clients: Sequence[Client], task: Task) 
             )
         if normalises and min(loader.batch_sizes(client.id)) == 1:
             raise ConfigError(
-                f"{who} has {client.num_samples} samples, so a batch of 1 would reach batch normalisation, which cannot train on it; "
+                f"{who} has {client.num_samples} samples, so a batch of 1 would reach batch normalisation, which "
+                "cannot train on it; "
                 "set schedule.min_last_batch to null, or change schedule.batch_size"
             )
 

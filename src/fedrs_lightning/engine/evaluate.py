@@ -2,8 +2,8 @@
 
     global            one model, the common test set; only where a method has one model
     personal_common   each client's composed model on the common test set
-    personal_own      each client's composed model on that client's own test data; per domain too, where clients have one
-    validation        as personal_common, on data held out of training; the only one that may choose a round
+    personal_own      each client's composed model on that client's own test data; per domain too, where clients have
+    one validation        as personal_common, on data held out of training; the only one that may choose a round
 
 Where a method has a single model, every client's composed model is that model, so that all methods stand in one table.
 """
@@ -32,9 +32,11 @@ from fedrs_lightning.types import State
 
 PROTOCOLS = {
     "global": "the one global model on the common test set",
-    "personal_common": "each client's composed model on the common test set; mean over clients, plain and weighted by training samples",
+    "personal_common": "each client's composed model on the common test set; mean over clients, plain and weighted by "
+    "training samples",
     "personal_own": (
-        "each client's composed model on its own test data; mean over clients, pooled over all clients (counts summed or samples "
+        "each client's composed model on its own test data; mean over clients, pooled over all clients (counts summed "
+        "or samples "
         "gathered first), and pooled per domain"
     ),
     "validation": "each client's composed model on data held out of training; mean over clients",
@@ -53,12 +55,12 @@ class Evaluation:
     """Results of one round.
 
     Attributes:
-        metrics: `protocol/score` with suffix `_weighted` (by training samples), `_min` (worst client), `_pooled` (counts or
-            samples of all clients together before the score is taken), `@<domain>` (pooled within a domain) or `_domain_mean`.
-            A score without a value is left out.
+        metrics: `protocol/score` with suffix `_weighted` (by training samples), `_min` (worst client), `_pooled`
+            (counts or samples of all clients together before the score is taken), `@<domain>` (pooled within a domain)
+            or `_domain_mean`. A score without a value is left out.
         rows: one per client and protocol; `absent_classes` where means over classes leave some out.
-        counts: the pooled integer states of each protocol, such as a confusion matrix, as nested lists. Gathered samples are
-            no counts.
+        counts: the pooled integer states of each protocol, such as a confusion matrix, as nested lists. Gathered
+            samples are no counts.
         absent: classes that the pooled data of each protocol do not show.
     """
 
@@ -113,9 +115,12 @@ class Evaluator:
             ConfigError: no client has test data under the headline's protocol.
         """
         protocol, _ = self.headline
-        if protocol != "global" and not any(name == protocol for client in self.federation.clients for name, _ in self._sets(client)):
+        if protocol != "global" and not any(
+            name == protocol for client in self.federation.clients for name, _ in self._sets(client)
+        ):
             raise ConfigError(
-                f"there are no test data for {protocol}, which this run reports; give the data set more samples or another split"
+                f"there are no test data for {protocol}, which this run reports; give the data set more samples or "
+                "another split"
             )
 
     def __call__(self, server: State) -> Evaluation:
@@ -154,12 +159,16 @@ class Evaluator:
     def _personal(self, server: State) -> list[Any]:
         """Whole clients shared out over ranks."""
         clients = {client.id: client for client in self.federation.clients}
-        costs = {client.id: float(sum(len(indices) for _, indices in self._sets(client))) for client in clients.values()}
+        costs = {
+            client.id: float(sum(len(indices) for _, indices in self._sets(client))) for client in clients.values()
+        }
         units = []
         for client_id in assign(costs, self.exchange.world_size)[self.exchange.rank]:
             kept = {key: tensor.to(self.fabric.device) for key, tensor in self.memory.load(client_id).items()}
             self.composer.install(self.method.download(server, client_id), kept)
-            units += [((name, client_id), self._score(indices, 0, 1)) for name, indices in self._sets(clients[client_id])]
+            units += [
+                ((name, client_id), self._score(indices, 0, 1)) for name, indices in self._sets(clients[client_id])
+            ]
         return units
 
     def _single(self, server: State) -> list[Any]:
@@ -197,7 +206,11 @@ class Evaluator:
     def _summarise(self, merged: dict[tuple[str, int], Metric]) -> Evaluation:
         result = Evaluation()
         for protocol in dict.fromkeys(name for name, _ in merged):
-            metrics = {unit: metric for (name, unit), metric in sorted(merged.items(), key=lambda item: item[0]) if name == protocol}
+            metrics = {
+                unit: metric
+                for (name, unit), metric in sorted(merged.items(), key=lambda item: item[0])
+                if name == protocol
+            }
             pooled = self._pool(metrics.values())
             result.counts |= {protocol: counts} if (counts := _plain_counts(pooled)) else {}
             result.absent |= {protocol: absent} if (absent := self.task.absent_classes(pooled)) else {}
@@ -210,18 +223,23 @@ class Evaluator:
             if protocol != "personal_common":
                 result.metrics |= {f"{protocol}/{name}_pooled": value for name, value in self._scores(pooled).items()}
             if protocol == "personal_own":
-                result.metrics |= {f"{protocol}/{name}": value for name, value in self._by_domain(metrics, clients).items()}
+                result.metrics |= {
+                    f"{protocol}/{name}": value for name, value in self._by_domain(metrics, clients).items()
+                }
             sizes = {client.id: dict(self._sets(client)) for client in clients}
             for client in clients:
                 row = {"client": client.id, "phase": "evaluate", "protocol": protocol} | scores[client.id]
                 absent = self.task.absent_classes(metrics[client.id])
-                result.rows.append(row | ({"absent_classes": absent} if absent else {}) | {"num_test": len(sizes[client.id][protocol])})
+                result.rows.append(
+                    row | ({"absent_classes": absent} if absent else {}) | {"num_test": len(sizes[client.id][protocol])}
+                )
         return result
 
     def _by_domain(self, metrics: dict[int, Metric], clients: Sequence[ClientSplit]) -> dict[str, float]:
         domains = [domain for domain in dict.fromkeys(client.domain for client in clients) if domain]
         scores = {
-            domain: self._scores(self._pool([metrics[client.id] for client in clients if client.domain == domain])) for domain in domains
+            domain: self._scores(self._pool([metrics[client.id] for client in clients if client.domain == domain]))
+            for domain in domains
         }
         named = {f"{name}@{domain}": value for domain in domains for name, value in scores[domain].items()}
         for name in _names(scores.values()) if domains else []:
@@ -263,4 +281,8 @@ def _on_cpu(state: Any) -> Any:
 
 def _plain_counts(metric: Metric) -> dict[str, Any]:
     states = {name: value for name, value in metric.metric_state.items() if isinstance(value, torch.Tensor)}
-    return {name: value.tolist() for name, value in states.items() if not value.is_floating_point() and value.numel() <= LARGEST_LOGGED}
+    return {
+        name: value.tolist()
+        for name, value in states.items()
+        if not value.is_floating_point() and value.numel() <= LARGEST_LOGGED
+    }

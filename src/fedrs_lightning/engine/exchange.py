@@ -1,8 +1,8 @@
 """What crosses ranks: uploads to rank 0 in cohort order, the new server state back to all.
 
 Ordered point-to-point sends instead of a reduction: partial float32 sums would depend on the number of ranks, and a
-method may look at every upload. Uploads are packed once, into buffers that are reused from round to round; what does not
-fit the memory budget is spooled to a file and read back piece by piece.
+method may look at every upload. Uploads are packed once, into buffers that are reused from round to round; what does
+not fit the memory budget is spooled to a file and read back piece by piece.
 """
 
 from __future__ import annotations
@@ -168,7 +168,11 @@ class Exchange:
         Raises:
             FedrsError: the failure of the lowest rank, of the same kind and text everywhere.
         """
-        found = [failure for failure in self.collect(None if error is None else (type(error).__name__, str(error))) if failure]
+        found = [
+            failure
+            for failure in self.collect(None if error is None else (type(error).__name__, str(error)))
+            if failure
+        ]
         if error is not None and self.world_size == 1:
             raise error
         if found:
@@ -228,14 +232,25 @@ class Exchange:
         if header.size:
             with contact():
                 dist.recv(data, src=header.rank)
-        state = PackedState(header.layout, data) if stays else self.buffers.spool(header.layout, data, f"received-{client.id}")
+        state = (
+            PackedState(header.layout, data)
+            if stays
+            else self.buffers.spool(header.layout, data, f"received-{client.id}")
+        )
         return Upload(client, state, header.num_steps, header.log)
 
 
 def _header(upload: Upload, rank: int, keeps_memory: bool) -> _Header:
     assert isinstance(upload.state, PackedState)
     return _Header(
-        upload.client.id, rank, upload.state.layout, upload.state.size, nbytes(upload.state), upload.num_steps, upload.log, keeps_memory
+        upload.client.id,
+        rank,
+        upload.state.layout,
+        upload.state.size,
+        nbytes(upload.state),
+        upload.num_steps,
+        upload.log,
+        keeps_memory,
     )
 
 
@@ -249,8 +264,10 @@ def contact() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # "[gloo/transport/tcp/pair.cc:545] Read error [::1]:46221: Connection reset by peer. This is typically caused by ..."
+        # "[gloo/transport/tcp/pair.cc:545] Read error [::1]:46221: Connection reset by peer. This is typically caused
+        # by ..."
         reason = str(error).splitlines()[0].rpartition("] ")[2].partition(". This is")[0]
         raise LostContact(
-            f"lost contact with another rank ({reason}), which says itself why; finished rounds are on disk, the same command continues"
+            f"lost contact with another rank ({reason}), which says itself why; finished rounds are on disk, the same "
+            "command continues"
         ) from None

@@ -88,7 +88,13 @@ class LocalTraining:
         on_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.fabric, self.method, self.composer, self.loader = fabric, method, composer, loader
-        self.memory, self.buffers, self.seed, self.local_epochs, self.on_step = memory, buffers, seed, local_epochs, on_step
+        self.memory, self.buffers, self.seed, self.local_epochs, self.on_step = (
+            memory,
+            buffers,
+            seed,
+            local_epochs,
+            on_step,
+        )
         self.task = composer.task
         self.sent = method.sent_keys(self.task)
 
@@ -109,16 +115,25 @@ class LocalTraining:
         self.composer.install(received, kept)
         with rng_stream(self.seed, "local", round, client.id):
             self.task.train()
-            local = self._local(client, round, received, {key: value for key, value in kept.items() if not key.startswith("model/")})
+            local = self._local(
+                client, round, received, {key: value for key, value in kept.items() if not key.startswith("model/")}
+            )
             self.method.on_local_start(local)
-            terms = [self._step(local, batch) for epoch in range(self.local_epochs) for batch in self.loader.epoch(client.id, round, epoch)]
+            terms = [
+                self._step(local, batch)
+                for epoch in range(self.local_epochs)
+                for batch in self.loader.epoch(client.id, round, epoch)
+            ]
             self.method.on_local_end(local)
             extra = self.method.upload(local)
         log = self._mean_terms(terms, client, round) | local.log
         keep = self.composer.private_state() | local.memory
         damaged = first_not_finite(keep)
         if damaged is not None:
-            raise TrainingError(f"client {client.id}, round {round}: {damaged} is not finite after local training; lower the learning rate")
+            raise TrainingError(
+                f"client {client.id}, round {round}: {damaged} is not finite after local training; lower the learning "
+                "rate"
+            )
         state = self.buffers.put(select(self.composer.live, self.sent) | extra, f"client-{client.id}")
         saved = self.memory.save(client.id, round, keep)
         upload = Upload(client, state, local.num_steps, log)
@@ -148,13 +163,16 @@ class LocalTraining:
     def _mean_terms(self, terms: list[dict[str, Tensor]], client: Client, round: int) -> dict[str, float]:
         """Mean of each loss term over the visit's steps, in float64, with a single read from the device."""
         names = list(terms[0])
-        table = torch.stack([torch.stack([step[name].float() for name in names]) for step in terms]).double()  # [M, terms]
+        table = torch.stack(
+            [torch.stack([step[name].float() for name in names]) for step in terms]
+        ).double()  # [M, terms]
         means = dict(zip(names, table.mean(0).tolist(), strict=True))
         for column, (name, mean) in enumerate(means.items()):
             if not math.isfinite(mean):
                 step = int((~torch.isfinite(table[:, column])).nonzero()[0, 0]) + 1
                 raise TrainingError(
-                    f"client {client.id}, round {round}: loss term '{name}' is {mean} (first at local step {step} of {len(terms)}); "
+                    f"client {client.id}, round {round}: loss term '{name}' is {mean} (first at local step {step} of "
+                    f"{len(terms)}); "
                     "lower the learning rate (optimizer.init_args.lr) or look at this client's data"
                 )
         return {f"loss/{name}": mean for name, mean in means.items()}

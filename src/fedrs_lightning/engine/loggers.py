@@ -109,7 +109,9 @@ class RoundCharts(WandbLogger):
             self._experiment = wandb.init(**options, mode=self._mode, settings=settings)
         except wandb.errors.Error as error:
             reason = " ".join(str(error).split()).rstrip(".")
-            raise ConfigError(f"Weights & Biases: {reason}; log in, or keep it on this machine with --run.wandb_offline true") from None
+            raise ConfigError(
+                f"Weights & Biases: {reason}; log in, or keep it on this machine with --run.wandb_offline true"
+            ) from None
         self._experiment.define_metric("round")
         self._experiment.define_metric("*", step_metric="round")
         for number, values in rounds if self._new else rounds[-1:]:
@@ -128,7 +130,14 @@ class RoundCharts(WandbLogger):
 
 
 def build_loggers(
-    names: Sequence[str], path: Path, known: Mapping[str, str], *, project: str, offline: bool, config: dict[str, Any], group: str
+    names: Sequence[str],
+    path: Path,
+    known: Mapping[str, str],
+    *,
+    project: str,
+    offline: bool,
+    config: dict[str, Any],
+    group: str,
 ) -> tuple[list[RoundLogger], dict[str, str]]:
     """Make the loggers of a run; nothing is written before `catch_up`.
 
@@ -159,5 +168,7 @@ def build_loggers(
         try:
             loggers.append(RoundCharts(path, ids["wandb"], new, offline, project=project, group=group, config=config))
         except ModuleNotFoundError as error:
-            raise ConfigError(f"run.loggers names wandb, but it cannot be imported ({error}); pip install wandb, or leave it out") from None
+            raise ConfigError(
+                f"run.loggers names wandb, but it cannot be imported ({error}); pip install wandb, or leave it out"
+            ) from None
     return loggers, ids

@@ -50,7 +50,8 @@ class ClientMemory:
             return load_file(path)
         except (OSError, SafetensorError) as error:
             raise RunError(
-                f"{path}: cannot read the memory of client {client_id} ({error}); resume to fall back to an earlier checkpoint"
+                f"{path}: cannot read the memory of client {client_id} ({error}); resume to fall back to an earlier "
+                "checkpoint"
             ) from None
 
     def save(self, client_id: int, round: int, state: State) -> bool:

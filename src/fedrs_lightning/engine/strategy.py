@@ -33,19 +33,22 @@ class FabricSettings:
 
     Args:
         accelerator: `cpu`, `gpu`, or `auto` (a GPU where there is one).
-        devices: ranks on a machine; `auto` takes what SLURM or torchrun started, else every GPU, or on a CPU one rank per
-            core, never more than clients in a round.
+        devices: ranks on a machine; `auto` takes what SLURM or torchrun started, else every GPU, or on a CPU one rank
+            per core, never more than clients in a round.
         num_nodes: machines; `auto` takes what SLURM or torchrun started, else one.
         precision: `32-true` or `bf16-mixed`. float16 is not offered: its loss scale would travel from client to client.
-        threads_per_rank: CPU threads of a rank. Unset: one on CPUs (faster than one rank with several, and the bits of a
-            sum depend on the number of threads), cores divided by ranks beside GPUs.
+        threads_per_rank: CPU threads of a rank. Unset: one on CPUs (faster than one rank with several, and the bits of
+            a sum depend on the number of threads), cores divided by ranks beside GPUs.
         channels_last: lay images out channel by channel per pixel; faster convolutions on most hardware.
         compile: compile the network with torch.compile, once for all clients.
-        deterministic: ask torch for deterministic kernels: `true` refuses an operation that has none, `warn` only says so.
-        upload_memory: bytes that a rank may hold in uploads of one round, in GiB; more are spooled to the run directory.
-        residence: where packed images lie: `map` leaves them in the mapped file, `ram` copies them into each rank's memory,
-            `device` onto its device. What is too large for `residence_budget` stays mapped.
-        residence_budget: GiB of packed images that a rank may hold. Of a mapped file it gives back what it touched beyond.
+        deterministic: ask torch for deterministic kernels: `true` refuses an operation that has none, `warn` only says
+            so.
+        upload_memory: bytes that a rank may hold in uploads of one round, in GiB; more are spooled to the run
+            directory.
+        residence: where packed images lie: `map` leaves them in the mapped file, `ram` copies them into each rank's
+            memory, `device` onto its device. What is too large for `residence_budget` stays mapped.
+        residence_budget: GiB of packed images that a rank may hold. Of a mapped file it gives back what it touched
+            beyond.
         prefetch: batches that a thread of each rank loads ahead; `auto` takes 2 on GPUs and 0 on CPUs.
     """
 
@@ -83,7 +86,8 @@ class FabricSettings:
         accelerator = ("gpu" if gpus else "cpu") if self.accelerator == "auto" else self.accelerator
         if accelerator == "gpu" and not gpus:
             raise ConfigError(
-                "fabric.accelerator=gpu, but torch sees no CUDA device; use --fabric.accelerator cpu or install a CUDA build of torch"
+                "fabric.accelerator=gpu, but torch sees no CUDA device; use --fabric.accelerator cpu or install a "
+                "CUDA build of torch"
             )
         cores = available_cores()
         if self.devices == "auto":
@@ -95,13 +99,22 @@ class FabricSettings:
             raise ConfigError(f"fabric.devices={devices} must be at least 1, or auto")
         if accelerator == "gpu" and devices > gpus:
             raise ConfigError(f"fabric.devices={devices}, but torch sees {gpus} CUDA device(s); lower it or use auto")
-        threads = (1 if accelerator == "cpu" else max(1, cores // devices)) if self.threads_per_rank is None else self.threads_per_rank
+        threads = (
+            (1 if accelerator == "cpu" else max(1, cores // devices))
+            if self.threads_per_rank is None
+            else self.threads_per_rank
+        )
         if threads < 1:
             raise ConfigError(f"fabric.threads_per_rank={threads} must be at least 1")
         return accelerator, devices, threads
 
     def build(
-        self, num_clients: int, *, callbacks: Sequence[Any] = (), loggers: Sequence[Any] = (), start_method: StartMethod = "popen"
+        self,
+        num_clients: int,
+        *,
+        callbacks: Sequence[Any] = (),
+        loggers: Sequence[Any] = (),
+        start_method: StartMethod = "popen",
     ) -> L.Fabric:
         """A Fabric ready for `launch()`, which starts the ranks, or joins them under torchrun and SLURM.
 
@@ -117,7 +130,9 @@ class FabricSettings:
             # Fresh memory would otherwise be filled with NaN on every allocation: costly, and nothing here reads it.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
             torch.backends.cudnn.benchmark = False
-        nodes = (_from_environment("GROUP_WORLD_SIZE", "SLURM_NNODES") or 1) if self.num_nodes == "auto" else self.num_nodes
+        nodes = (
+            (_from_environment("GROUP_WORLD_SIZE", "SLURM_NNODES") or 1) if self.num_nodes == "auto" else self.num_nodes
+        )
         strategy: Strategy | str = "auto" if devices * nodes == 1 else ClientParallelStrategy(start_method=start_method)
         return L.Fabric(
             accelerator=accelerator,
@@ -147,14 +162,17 @@ def available_cores() -> int:
 
 
 class ClientParallelStrategy(DDPStrategy):
-    """DDP's launcher and process group without gradient synchronisation, so that ranks may take unequal numbers of steps.
+    """DDP's launcher and process group without gradient synchronisation, so that ranks may take unequal numbers of
+    steps.
 
     Args:
         timeout: how long a collective waits; a rank with short clients waits for one with long ones.
         start_method: `popen` runs the command again for each further rank; `fork` suits tests.
     """
 
-    def __init__(self, timeout: timedelta = timedelta(hours=6), start_method: StartMethod = "popen", **kwargs: Any) -> None:
+    def __init__(
+        self, timeout: timedelta = timedelta(hours=6), start_method: StartMethod = "popen", **kwargs: Any
+    ) -> None:
         super().__init__(process_group_backend="gloo", timeout=timeout, start_method=start_method, **kwargs)
 
     def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]

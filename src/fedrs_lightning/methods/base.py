@@ -96,7 +96,11 @@ class FedAvg:
         local.optimizer.zero_grad(set_to_none=True)
         with local.fabric.autocast():
             terms = self.loss(local, batch, local.task(batch["image"]))
-            total = torch.stack([term.float() for term in terms.values()]).sum() if len(terms) > 1 else next(iter(terms.values()))
+            total = (
+                torch.stack([term.float() for term in terms.values()]).sum()
+                if len(terms) > 1
+                else next(iter(terms.values()))
+            )
         local.fabric.backward(total)
         local.optimizer.step()
         return {name: term.detach() for name, term in terms.items()}

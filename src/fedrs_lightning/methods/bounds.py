@@ -94,7 +94,8 @@ def keep_optimizer(local: Local) -> None:
                 local.memory[f"{OPTIMIZER}{names[parameter]}/{entry}"] = value.detach()
             elif value is not None:  # SGD without momentum notes None
                 raise ConfigError(
-                    f"keep_optimizer: {type(local.optimizer).__name__} keeps '{entry}' as {type(value).__name__}, and client memory "
+                    f"keep_optimizer: {type(local.optimizer).__name__} keeps '{entry}' as {type(value).__name__}, and "
+                    "client memory "
                     "holds tensors only; set keep_optimizer: false or choose another optimiser"
                 )
 

@@ -59,21 +59,21 @@ class FedAWA(FedAvg):
         J(T)   = sum_k lambda_k |tau_k - tau| + d(w, w + tau)                           regulariser: aggregate
         w     <- gamma sum_k lambda_k theta_k
 
-    with d one minus the cosine, or the mean squared difference. The first term is **added**, as in the corrected release (50244a6);
-    the first release (a344534), and forks of it, subtract it, which rewards weights on clients far from the mean. The paper
-    has d of the aggregate, the released code that of the clients.
+    with d one minus the cosine, or the mean squared difference. The first term is **added**, as in the corrected
+    release (50244a6); the first release (a344534), and forks of it, subtract it, which rewards weights on clients far
+    from the mean. The paper has d of the aggregate, the released code that of the clients.
 
-    J depends on the uploads through their inner products alone, so one pass over the parameters builds a (K + 1) x (K + 1)
-    matrix in float64 and a step costs O(K^2). With G_ij = <tau_i, tau_j>:
+    J depends on the uploads through their inner products alone, so one pass over the parameters builds a (K + 1) x (K +
+    1) matrix in float64 and a step costs O(K^2). With G_ij = <tau_i, tau_j>:
 
         |tau_k - tau|^2 = G_kk - 2 (G lambda)_k + lambda' G lambda,   |theta_k|^2 = |w|^2 + 2 <w, tau_k> + G_kk
 
-    Where an update lies at the mean its distance has no derivative; 0 is taken. With one participant there is nothing to
-    weigh, and its logit stays. Logits belong to client ids, while the released code indexes them by position among the
-    participants. Buffers are averaged with the same weights. `fedawa/logit` is logged beside the weight.
+    Where an update lies at the mean its distance has no derivative; 0 is taken. With one participant there is nothing
+    to weigh, and its logit stays. Logits belong to client ids, while the released code indexes them by position among
+    the participants. Buffers are averaged with the same weights. `fedawa/logit` is logged beside the weight.
 
-    Softmax of fractions in [0, 1] is nearly uniform whatever the sizes, and with these steps the weights move by about a
-    thousandth a round: that is the method as released. `log_fractions` starts at the sample weights instead.
+    Softmax of fractions in [0, 1] is nearly uniform whatever the sizes, and with these steps the weights move by about
+    a thousandth a round: that is the method as released. `log_fractions` starts at the sample weights instead.
 
     Args:
         optimizer: `adam` or `sgd`, of the server (released: adam).
@@ -85,10 +85,10 @@ class FedAWA(FedAvg):
         gamma: factor on the aggregate (released: 1).
         distance: `cos` or `euc` (released: cos).
         regulariser: see above (default: released).
-        use_weights: lambda `before_last_step`, so that with one step this round's step counts in the next round (released), or
-            `after_last_step`.
-        init: logits at the start: n_k / n (`fractions`, released; the released sizes are numbers of batches), log(n_k / n)
-            (`log_fractions`, the weights of FedAvg) or 0 (`uniform`).
+        use_weights: lambda `before_last_step`, so that with one step this round's step counts in the next round
+            (released), or `after_last_step`.
+        init: logits at the start: n_k / n (`fractions`, released; the released sizes are numbers of batches), log(n_k /
+            n) (`log_fractions`, the weights of FedAvg) or 0 (`uniform`).
         buffers: as in FedAvg.
     """
 
@@ -125,7 +125,13 @@ class FedAWA(FedAvg):
             raise ConfigError(f"server_steps: {server_steps} is below 1; lr: 0 keeps the weights as they start")
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise ConfigError(f"betas: {list(betas)} are not two numbers in [0, 1)")
-        self.optimizer, self.lr, self.server_steps, self.betas, self.momentum = optimizer, lr, server_steps, (betas[0], betas[1]), momentum
+        self.optimizer, self.lr, self.server_steps, self.betas, self.momentum = (
+            optimizer,
+            lr,
+            server_steps,
+            (betas[0], betas[1]),
+            momentum,
+        )
         self.weight_decay, self.gamma, self.distance, self.regulariser = weight_decay, gamma, distance, regulariser
         self.use_weights, self.init = use_weights, init
 
@@ -134,7 +140,9 @@ class FedAWA(FedAvg):
         ordered = sorted(clients, key=lambda client: client.id)
         samples = torch.tensor([client.num_samples for client in ordered], dtype=torch.float64)
         fractions = samples / samples.sum()
-        logits = {"fractions": fractions, "log_fractions": fractions.log(), "uniform": torch.zeros_like(fractions)}[self.init]
+        logits = {"fractions": fractions, "log_fractions": fractions.log(), "uniform": torch.zeros_like(fractions)}[
+            self.init
+        ]
         learnt, shared = trainable(task), sorted(set(task.model_state()) - self.private_keys(task))
         return {IDS: client_ids(clients), LOGITS: logits, TRAINABLE: torch.tensor([key in learnt for key in shared])}
 
@@ -152,7 +160,9 @@ class FedAWA(FedAvg):
         for upload, weight, logit in zip(uploads, weights.tolist(), logits.tolist(), strict=True):
             upload.log |= {"weight": weight, "fedawa/logit": logit}
         rows = rows_of(server[IDS], uploads)
-        return server | self.average(uploads, self.gamma * weights) | {LOGITS: server[LOGITS].index_copy(0, rows, logits)}
+        return (
+            server | self.average(uploads, self.gamma * weights) | {LOGITS: server[LOGITS].index_copy(0, rows, logits)}
+        )
 
     def objective(self, logits: Tensor, geometry: Geometry) -> Tensor:
         """J of the logits [K], float64."""
@@ -194,7 +204,9 @@ class FedAWA(FedAvg):
             lr = 1e-3 if self.lr is None else self.lr
             return torch.optim.Adam([logits], lr=lr, betas=self.betas, weight_decay=self.weight_decay or 0.0)
         decay = 5e-4 if self.weight_decay is None else self.weight_decay
-        return torch.optim.SGD([logits], lr=1e-2 if self.lr is None else self.lr, momentum=self.momentum, weight_decay=decay)
+        return torch.optim.SGD(
+            [logits], lr=1e-2 if self.lr is None else self.lr, momentum=self.momentum, weight_decay=decay
+        )
 
 
 def measure(server: State, uploads: Sequence[Upload], keys: Sequence[str]) -> Geometry:
@@ -207,7 +219,11 @@ def measure(server: State, uploads: Sequence[Upload], keys: Sequence[str]) -> Ge
     """
     count = len(uploads) + 1
     width = CHUNK // count  # all rows of a piece stay in cache
-    rows, total, size = torch.empty(count, width, dtype=torch.float64), torch.zeros(count, count, dtype=torch.float64), 0
+    rows, total, size = (
+        torch.empty(count, width, dtype=torch.float64),
+        torch.zeros(count, count, dtype=torch.float64),
+        0,
+    )
     for key in keys:
         flat = [server[key].reshape(-1), *(upload.state[key].reshape(-1) for upload in uploads)]
         size += flat[0].numel()

@@ -20,7 +20,12 @@ What = Literal["all", "statistics_only", "affine_only"]
 Select = Literal["by_type", "by_name"]
 Norm = Literal["batch", "instance", "group", "layer"]
 
-_NORMS: dict[str, type[nn.Module]] = {"batch": _BatchNorm, "instance": _InstanceNorm, "group": nn.GroupNorm, "layer": nn.LayerNorm}
+_NORMS: dict[str, type[nn.Module]] = {
+    "batch": _BatchNorm,
+    "instance": _InstanceNorm,
+    "group": nn.GroupNorm,
+    "layer": nn.LayerNorm,
+}
 
 
 class FedBN(FedAvg):
@@ -33,8 +38,8 @@ class FedBN(FedAvg):
         what: `all` entries of the layers, `statistics_only` (buffers) or `affine_only` (weight and bias).
         select: `by_type` of layer. `by_name` takes the entries with "bn" in their name, as the authors' code does; that
             misses the skip paths of a ResNet, and is here for comparison only.
-        norms: which layers count under `by_type`. A transformer has layer normalisation and hardly any batch norm, so that
-            the default makes nearly FedAvg of it.
+        norms: which layers count under `by_type`. A transformer has layer normalisation and hardly any batch norm, so
+            that the default makes nearly FedAvg of it.
         weighting: as in FedAvg. The authors' code weights clients equally.
         buffers: of the other layers, as in FedAvg.
     """

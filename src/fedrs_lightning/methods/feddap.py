@@ -49,26 +49,27 @@ BRANCHES = ("spec", "spa", "dap")
 class FedDAP(FedAvg):
     """Federated averaging with domain-adaptive class prototypes, for segmentation.
 
-    After a note on an ECCV 2026 paper whose equations are known in part only; what it leaves open is rebuilt here and has no
-    default. **It is not the FedDAP of CVPR 2026**, which learns domain-aware prototypes for classification.
+    After a note on an ECCV 2026 paper whose equations are known in part only; what it leaves open is rebuilt here and
+    has no default. **It is not the FedDAP of CVPR 2026**, which learns domain-aware prototypes for classification.
 
     The server keeps one anchor a class, P_c^inv, the direction of the mean pixel embedding over all clients. A client
-    modulates it twice, by a spectral descriptor of its shallow features and a spatial one of its deep features, and a gate
-    of both weighs the results, class by class:
+    modulates it twice, by a spectral descriptor of its shallow features and a spatial one of its deep features, and a
+    gate of both weighs the results, class by class:
 
         P_c^spec = Norm(gamma_c^spec P_c^inv + beta_c^spec),   P_c^spa = Norm(gamma_c^spa P_c^inv + beta_c^spa)
         P_c^dap  = Norm(alpha_c P_c^spec + (1 - alpha_c) P_c^spa),   alpha = sigmoid(MLP([q_spec, q_spa]))
 
-    and pixels, embedded by a head on the decoder's output, are pulled to both kinds of prototypes, with CE the cross-entropy
-    over cosines / temperature and the mean over the pixels whose class has an anchor:
+    and pixels, embedded by a head on the decoder's output, are pulled to both kinds of prototypes, with CE the
+    cross-entropy over cosines / temperature and the mean over the pixels whose class has an anchor:
 
         L = L_seg + lambda_dap CE(v, P^dap) + lambda_inv CE(v, P^inv) + lambda_drift sum over b of (1 - <P^b, P^inv>)
 
     Modulators and gate stay on the client. Every `sync_every` rounds the server clusters the clients by their smoothed
-    descriptors and averages the modulators within each cluster and the gate over all; a client gets them at its next visit,
-    also one that was absent, which takes those of the cluster nearest to its last descriptor. A client without a descriptor
-    takes the gate alone. Predictions use neither: there is one global model. Beside parameters, a client sends sums
-    and counts of its pixels' embeddings and one descriptor, which depend on its data; no formal privacy is claimed.
+    descriptors and averages the modulators within each cluster and the gate over all; a client gets them at its next
+    visit, also one that was absent, which takes those of the cluster nearest to its last descriptor. A client without a
+    descriptor takes the gate alone. Predictions use neither: there is one global model. Beside parameters, a client
+    sends sums and counts of its pixels' embeddings and one descriptor, which depend on its data; no formal privacy is
+    claimed.
 
     In the first `anchor_warmup_rounds` rounds all three terms are 0. Classes never seen take part in nothing.
 
@@ -89,15 +90,15 @@ class FedDAP(FedAvg):
         activation: of modulators and gate: relu, gelu, silu or tanh (suggestion relu).
         eps: inside the root of the descriptors' deviations (suggestion 1e-5).
         gate: `learned`, or for ablations the same for all classes: `fixed` 0.5, `spectral` 1, `spatial` 0.
-        descriptor_convs: the two 1x1 convolutions are part of the `shared` model, so that all clients describe their data
-            alike, or `local`.
-        descriptor_source: the uploaded descriptor follows the `training_batches`, or a `statistics_pass` over the client's
-            data with the received model in evaluation mode, which batch norm does not level.
+        descriptor_convs: the two 1x1 convolutions are part of the `shared` model, so that all clients describe their
+            data alike, or `local`.
+        descriptor_source: the uploaded descriptor follows the `training_batches`, or a `statistics_pass` over the
+            client's data with the received model in evaluation mode, which batch norm does not level.
         detach_descriptors: no gradient from the descriptors into the backbone (ours).
         drift_reduction: `sum` over the three prototypes of a class, or `mean`.
         anchor_warmup_rounds: first rounds without the three terms, at least 1: round 1 has no anchors (ours).
-        anchor_source: pixels are summed in a pass `after_training` (evaluation mode, no augmentation), or in the batches
-            of the `last_epoch`, which costs no pass.
+        anchor_source: pixels are summed in a pass `after_training` (evaluation mode, no augmentation), or in the
+            batches of the `last_epoch`, which costs no pass.
         cluster_weights: weights of clients within a cluster and in the gate's mean: `samples` or `uniform`.
         descriptor_scaling: before clustering: `zscore` of each entry over the participants; `balanced`, where the two
             descriptors then count alike, although the spatial one has many more entries (ours); or `none`.
@@ -137,13 +138,40 @@ class FedDAP(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
-        self.temperature, self.lambda_dap, self.lambda_inv, self.lambda_drift = temperature, lambda_dap, lambda_inv, lambda_drift
-        self.sync_every, self.smoothing, self.clustering, self.num_clusters = sync_every, smoothing, clustering, num_clusters
-        self.embedding_dim, self.spectral_dim, self.spatial_dim, self.class_dim = embedding_dim, spectral_dim, spatial_dim, class_dim
+        self.temperature, self.lambda_dap, self.lambda_inv, self.lambda_drift = (
+            temperature,
+            lambda_dap,
+            lambda_inv,
+            lambda_drift,
+        )
+        self.sync_every, self.smoothing, self.clustering, self.num_clusters = (
+            sync_every,
+            smoothing,
+            clustering,
+            num_clusters,
+        )
+        self.embedding_dim, self.spectral_dim, self.spatial_dim, self.class_dim = (
+            embedding_dim,
+            spectral_dim,
+            spatial_dim,
+            class_dim,
+        )
         self.hidden_sizes, self.activation, self.eps, self.gate = list(hidden_sizes), activation, eps, gate
-        self.descriptor_convs, self.descriptor_source, self.detach_descriptors = descriptor_convs, descriptor_source, detach_descriptors
-        self.drift_reduction, self.anchor_warmup_rounds, self.anchor_source = drift_reduction, anchor_warmup_rounds, anchor_source
-        self.cluster_weights, self.descriptor_scaling, self.cluster_seed = cluster_weights, descriptor_scaling, cluster_seed
+        self.descriptor_convs, self.descriptor_source, self.detach_descriptors = (
+            descriptor_convs,
+            descriptor_source,
+            detach_descriptors,
+        )
+        self.drift_reduction, self.anchor_warmup_rounds, self.anchor_source = (
+            drift_reduction,
+            anchor_warmup_rounds,
+            anchor_source,
+        )
+        self.cluster_weights, self.descriptor_scaling, self.cluster_seed = (
+            cluster_weights,
+            descriptor_scaling,
+            cluster_seed,
+        )
         self._check()
 
     def _check(self) -> None:
@@ -161,19 +189,29 @@ class FedDAP(FedAvg):
             require_choice(name, getattr(self, name), get_args(choices))
         for name in ("lambda_dap", "lambda_inv", "lambda_drift"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name}: {getattr(self, name)} is not a number of at least 0; 0 switches the term off")
+                raise ConfigError(
+                    f"{name}: {getattr(self, name)} is not a number of at least 0; 0 switches the term off"
+                )
         for name in ("temperature", "eps"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name}: {getattr(self, name)} is not a positive number")
         if not 0 <= self.smoothing < 1:
             raise ConfigError(f"smoothing: {self.smoothing} is not in [0, 1); 0 keeps the last batch alone")
         counts = {name: getattr(self, name) for name in ("embedding_dim", "spectral_dim", "spatial_dim", "class_dim")}
-        counts |= {"sync_every": self.sync_every, "num_clusters": self.num_clusters, "anchor_warmup_rounds": self.anchor_warmup_rounds}
+        counts |= {
+            "sync_every": self.sync_every,
+            "num_clusters": self.num_clusters,
+            "anchor_warmup_rounds": self.anchor_warmup_rounds,
+        }
         for name, value in [*counts.items(), *(("hidden_sizes", size) for size in self.hidden_sizes)]:
             if value is not None and value < 1:
-                raise ConfigError(f"{name}: {value} is below 1" + ("; null never synchronises" if name == "sync_every" else ""))
+                raise ConfigError(
+                    f"{name}: {value} is below 1" + ("; null never synchronises" if name == "sync_every" else "")
+                )
         if (self.clustering == "kmeans") == (self.num_clusters is None):
-            remedy = "kmeans needs a number" if self.clustering == "kmeans" else "finch finds the number itself, so set null"
+            remedy = (
+                "kmeans needs a number" if self.clustering == "kmeans" else "finch finds the number itself, so set null"
+            )
             raise ConfigError(f"num_clusters: {self.num_clusters} with clustering: {self.clustering}; {remedy}")
 
     # Structure
@@ -187,7 +225,9 @@ class FedDAP(FedAvg):
         network = network_of(task)
         channels = [getattr(network, f"{name}_channels", None) for name in ("embedding", "shallow", "deep")]
         if None in channels or not hasattr(task, "ignore_index"):
-            raise ConfigError(f"FedDAP needs a segmentation task with shallow and deep features; {type(task).__name__} has none")
+            raise ConfigError(
+                f"FedDAP needs a segmentation task with shallow and deep features; {type(task).__name__} has none"
+            )
         embedding, shallow, deep = (int(count) for count in channels if count is not None)
         layers = DAP(
             int(task.num_classes),  # type: ignore[arg-type]
@@ -235,15 +275,22 @@ class FedDAP(FedAvg):
     # Server to client
 
     def download(self, server: State, client_id: int) -> State:
-        """The shared model and the anchors; at the first visit after a synchronisation also the gate and the modulators of
-        the client's cluster, under their `model/*` keys."""
-        received = {key: value for key, value in server.items() if not key.startswith("feddap/") or key in (ANCHORS, VALID)}
+        """The shared model and the anchors; at the first visit after a synchronisation also the gate and the modulators
+        of the client's cluster, under their `model/*` keys.
+        """
+        received = {
+            key: value for key, value in server.items() if not key.startswith("feddap/") or key in (ANCHORS, VALID)
+        }
         row = _rows(server, [client_id])[0]
         if bool(server[PENDING][row]):
             received |= {key.removeprefix(GATE): value for key, value in server.items() if key.startswith(GATE)}
             cluster = int(server[CLUSTER][row])
             if cluster >= 0:
-                received |= {key.removeprefix(MODULATORS): value[cluster] for key, value in server.items() if key.startswith(MODULATORS)}
+                received |= {
+                    key.removeprefix(MODULATORS): value[cluster]
+                    for key, value in server.items()
+                    if key.startswith(MODULATORS)
+                }
         return received
 
     # Client
@@ -254,10 +301,14 @@ class FedDAP(FedAvg):
         local.scratch["anchors"], local.scratch["valid"] = local.received[ANCHORS], local.received[VALID] & active
         local.scratch["samples"] = 0
         if self.descriptor_source == "statistics_pass":
-            self._pass(local, lambda output, _: self._describe(local, torch.cat(_layers(local.task).descriptors(output))))
+            self._pass(
+                local, lambda output, _: self._describe(local, torch.cat(_layers(local.task).descriptors(output)))
+            )
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
-        """The task's loss and the three weighted terms `dap`, `anchor` and `drift`, from the one forward pass of the batch."""
+        """The task's loss and the three weighted terms `dap`, `anchor` and `drift`, from the one forward pass of the
+        batch.
+        """
         layers, anchors, valid = _layers(local.task), local.scratch["anchors"], local.scratch["valid"]
         prototypes = layers(output, anchors)
         embedding = layers.embed(output.embedding)  # [B, D, h, w]
@@ -265,7 +316,9 @@ class FedDAP(FedAvg):
         with full_precision(anchors):
             near = cosines(embedding, torch.cat([prototypes.dap, anchors]))  # [B, 2 C, h, w]
             supervised = supervised_labels(labels, valid, local.task.ignore_index)
-            dap, anchor = (cosine_cross_entropy(part, supervised, valid, self.temperature) for part in near.chunk(2, dim=1))
+            dap, anchor = (
+                cosine_cross_entropy(part, supervised, valid, self.temperature) for part in near.chunk(2, dim=1)
+            )
             apart = drift(prototypes.branches, anchors)  # [3, C]
             of_class = apart.sum(0) if self.drift_reduction == "sum" else apart.mean(0)
             wandering = torch.where(valid, of_class, 0.0).sum() / valid.sum().clamp(min=1)
@@ -290,11 +343,17 @@ class FedDAP(FedAvg):
 
             local.scratch["samples"] = 0
             self._pass(local, count)
-        names = getattr(local.task, "class_names", None) or [str(number) for number in range(len(local.scratch["valid"]))]
+        names = getattr(local.task, "class_names", None) or [
+            str(number) for number in range(len(local.scratch["valid"]))
+        ]
         seen = local.scratch["valid"].tolist()
-        table = (local.scratch["observed"] / local.scratch["steps"]).tolist()  # gate, then the drift of the three prototypes
+        table = (
+            local.scratch["observed"] / local.scratch["steps"]
+        ).tolist()  # gate, then the drift of the three prototypes
         for label, row in zip(("gate", *(f"drift_{branch}" for branch in BRANCHES)), table, strict=True):
-            local.log |= {f"feddap/{label}/{name}": value for name, value, valid in zip(names, row, seen, strict=True) if valid}
+            local.log |= {
+                f"feddap/{label}/{name}": value for name, value, valid in zip(names, row, seen, strict=True) if valid
+            }
 
     def upload(self, local: Local) -> State:
         """Sums, counts and the smoothed descriptor; in a round of synchronisation modulators and gate too."""
@@ -306,7 +365,9 @@ class FedDAP(FedAvg):
 
     @torch.no_grad()
     def _pass(self, local: Local, visit: Callable[[Output, Batch], None]) -> None:
-        """Show the client's own data, not augmented, to the network in evaluation mode, which leaves batch norm as it is."""
+        """Show the client's own data, not augmented, to the network in evaluation mode, which leaves batch norm as it
+        is.
+        """
         local.task.eval()
         for batch in local.batches(False):
             with local.fabric.autocast():
@@ -357,8 +418,10 @@ class FedDAP(FedAvg):
         return kmeans(descriptors, self.num_clusters, torch_stream("feddap", "kmeans", self.cluster_seed))
 
     def _synchronise(self, state: State, rows: Tensor, uploads: Sequence[Upload]) -> State:
-        """Cluster the participants and average their modulators by cluster, their gates over all. Everybody gets the result at
-        the next visit; a client that was absent belongs to the cluster whose centre is nearest to its last descriptor."""
+        """Cluster the participants and average their modulators by cluster, their gates over all. Everybody gets the
+        result at the next visit; a client that was absent belongs to the cluster whose centre is nearest to its last
+        descriptor.
+        """
         descriptors = state[DESCRIPTORS].double()
         if self.descriptor_scaling != "none":
             descriptors = zscore(descriptors, descriptors[rows])
@@ -367,7 +430,9 @@ class FedDAP(FedAvg):
             descriptors = torch.cat([spectral / spectral.shape[1] ** 0.5, spatial / spatial.shape[1] ** 0.5], dim=1)
         labels = self.cluster(descriptors[rows])
         nearest = nearest_cluster(descriptors, descriptors[rows], labels).index_copy(0, rows, labels)
-        weights = num_samples(uploads) if self.cluster_weights == "samples" else torch.ones(len(uploads), dtype=torch.float64)
+        weights = (
+            num_samples(uploads) if self.cluster_weights == "samples" else torch.ones(len(uploads), dtype=torch.float64)
+        )
         shares = memberships(labels) * weights  # [J, K]
         shares = shares / shares.sum(1, keepdim=True)
         synchronised = {CLUSTER: torch.where(state[DESCRIBED], nearest, -1), PENDING: torch.ones_like(state[PENDING])}

@@ -1,4 +1,6 @@
-"""FedDC: clients keep the drift of their models and correct for it (Gao et al., 2022, arXiv:2203.11751; docs/methods.md)."""
+"""FedDC: clients keep the drift of their models and correct for it (Gao et al., 2022, arXiv:2203.11751;
+docs/methods.md).
+"""
 
 from __future__ import annotations
 
@@ -27,38 +29,41 @@ STATE, DRIFT, CHANGE = "feddc/state/", "feddc/drift/", "feddc/change/"
 
 
 class FedDC(FedAvg):
-    """Federated averaging with a drift variable h_k and a gradient state c_k on every client, both as large as the model.
+    """Federated averaging with a drift variable h_k and a gradient state c_k on every client, both as large as the
+    model.
 
     With w the received model, K clients, q_k = K n_k / (n_1 + ... + n_K) and alpha_k = alpha / q_k, a client minimises
 
         L_k = task loss + alpha_k / 2 |theta - (w - h_k)|^2 + <theta, c / q_k - c_k>
 
-    over its trainable tensors; the gradients of both terms are added before every step, and then all are clipped. After M steps of
-    learning rate eta, with Delta = theta_k - w,
+    over its trainable tensors; the gradients of both terms are added before every step, and then all are clipped. After
+    M steps of learning rate eta, with Delta = theta_k - w,
 
-        h_k <- h_k + Delta,    c_k' = c_k - c / q_k - Delta / (M eta),    c <- c + 1/K sum over participants of q_k (c_k' - c_k)
+        h_k <- h_k + Delta,    c_k' = c_k - c / q_k - Delta / (M eta),    c <- c + 1/K sum over participants of q_k
+        (c_k' - c_k)
 
     and the server takes
 
         released:   w <- mean over participants of theta_k + mean over ALL clients of h_k
         paper (7):  w <- sum over participants of n_k / n (theta_k + h_k)
 
-    which agree when all clients take part and hold equally many images. h_k and c_k stay on a client over rounds without it, and
-    so does its share of the mean drift. Batch-norm statistics are averaged without drift, with the weights of the parameters.
+    which agree when all clients take part and hold equally many images. h_k and c_k stay on a client over rounds
+    without it, and so does its share of the mean drift. Batch-norm statistics are averaged without drift, with the
+    weights of the parameters.
 
-    A client sends its model and q_k (c_k' - c_k), and h_k under the paper's rule. Under the released rule the server knows how
-    h_k changed: by theta_k - w. It sends its model, c and q_k.
+    A client sends its model and q_k (c_k' - c_k), and h_k under the paper's rule. Under the released rule the server
+    knows how h_k changed: by theta_k - w. It sends its model, c and q_k.
 
-    Delta / (M eta) is a mean gradient for plain SGD only; with Adam it is hundreds of times larger, and the linear term then rules
-    the loss. The formula is kept, with a warning; `state_scale: none` drops the term. Weight decay of the optimiser acts
-    outside L_k. Both terms are logged at the end of a visit, as `feddc/penalty` and `feddc/correction`.
+    Delta / (M eta) is a mean gradient for plain SGD only; with Adam it is hundreds of times larger, and the linear term
+    then rules the loss. The formula is kept, with a warning; `state_scale: none` drops the term. Weight decay of the
+    optimiser acts outside L_k. Both terms are logged at the end of a visit, as `feddc/penalty` and `feddc/correction`.
 
     Args:
         alpha: weight of the penalty, at least 0 (released scripts: 0.01 on CIFAR, 0.1 on MNIST).
         server_rule: see above (default: released, which published numbers come from).
         clip: largest norm of all gradients together, null for none (released code: 10).
-        state_scale: `step_count` as above with M the client's own number of steps; `none` leaves c_k and c at 0 and sends neither. The
-            released scripts take M from the mean client size, which is the same for equal sizes.
+        state_scale: `step_count` as above with M the client's own number of steps; `none` leaves c_k and c at 0 and
+            sends neither. The released scripts take M from the mean client size, which is the same for equal sizes.
         buffers: as in FedAvg.
     """
 
@@ -94,7 +99,11 @@ class FedDC(FedAvg):
     def download(self, server: State, client_id: int) -> State:
         """The model, c and this client's q_k."""
         size = server[SIZES][rows_of(server[IDS], [client_id])]  # [1]
-        return model_entries(server) | {SIZE: size} | {key: value for key, value in server.items() if key.startswith(STATE)}
+        return (
+            model_entries(server)
+            | {SIZE: size}
+            | {key: value for key, value in server.items() if key.startswith(STATE)}
+        )
 
     # Client
 
@@ -102,8 +111,10 @@ class FedDC(FedAvg):
         """Set out w, h_k and c / q_k - c_k, and add both terms' gradients to those of every step."""
         if self.state_scale == "step_count" and not isinstance(local.optimizer, torch.optim.SGD):
             warnings.warn(
-                f"FedDC's state is a mean gradient for SGD only; with {type(local.optimizer).__name__} its linear term can "
-                "outweigh the loss. Set optimizer: torch.optim.SGD without momentum, or method.init_args.state_scale: none",
+                f"FedDC's state is a mean gradient for SGD only; with {type(local.optimizer).__name__} its linear "
+                "term can "
+                "outweigh the loss. Set optimizer: torch.optim.SGD without momentum, or method.init_args.state_scale: "
+                "none",
                 stacklevel=2,
             )
         parameters = trainable(local.task)
@@ -139,7 +150,9 @@ class FedDC(FedAvg):
             # c_k' - c_k = -c / q_k - Delta / (M eta)
             shared = [local.received[STATE + key] for key in parameters]
             change = list(torch._foreach_neg(torch._foreach_div(shared, size)))
-            torch._foreach_add_(change, moved, alpha=-1 / (local.num_steps * local.learning_rate) if local.learning_rate else 0.0)
+            torch._foreach_add_(
+                change, moved, alpha=-1 / (local.num_steps * local.learning_rate) if local.learning_rate else 0.0
+            )
         else:
             change = [torch.zeros_like(value) for value in moved]
         state = torch._foreach_add(_of_client(local, STATE, parameters), change)
@@ -161,7 +174,11 @@ class FedDC(FedAvg):
 
     def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
         """The averaged model corrected by the drift, the next c and the next mean drift."""
-        weights, state, count = self.weights(server, uploads).tolist(), super().aggregate(server, uploads), len(server[IDS])
+        weights, state, count = (
+            self.weights(server, uploads).tolist(),
+            super().aggregate(server, uploads),
+            len(server[IDS]),
+        )
         ones = [1.0] * len(uploads)
         for key in [name.removeprefix(STATE) for name in server if name.startswith(STATE)]:
             old = server[STATE + key]
@@ -180,7 +197,10 @@ class FedDC(FedAvg):
 
 def _of_client(local: Local, name: str, parameters: dict[str, nn.Parameter]) -> list[Tensor]:
     """This client's h_k or c_k; zero before its first visit."""
-    return [local.memory[name + key] if name + key in local.memory else torch.zeros_like(p.detach()) for key, p in parameters.items()]
+    return [
+        local.memory[name + key] if name + key in local.memory else torch.zeros_like(p.detach())
+        for key, p in parameters.items()
+    ]
 
 
 def _sum(uploads: Sequence[Upload], key: str, weights: Sequence[float]) -> Tensor:

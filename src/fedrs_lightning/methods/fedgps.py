@@ -34,33 +34,36 @@ LABELS = "surrogate"
 
 
 class FedGPS(FedAvg):
-    """Federated averaging with surrogate images in every batch, and gradients taken a step along the update of the others.
+    """Federated averaging with surrogate images in every batch, and gradients taken a step along the update of the
+    others.
 
-    *Surrogate data.* C classes of images without real content, the same for all clients: a Gaussian a class, whose mean is a
-    coarse random image. Surrogate class c is trained as class C + c of a network with 2C outputs. In every step as many
-    surrogates s as real images x pass through the network together; f are their embeddings and SC is the supervised
-    contrastive loss:
+    *Surrogate data.* C classes of images without real content, the same for all clients: a Gaussian a class, whose mean
+    is a coarse random image. Surrogate class c is trained as class C + c of a network with 2C outputs. In every step as
+    many surrogates s as real images x pass through the network together; f are their embeddings and SC is the
+    supervised contrastive loss:
 
         L = CE(x) + a CE(s) + class_weight SC(f(x), stop(f(s))) + surrogate_weight SC(f(s)) + b |f(s) - P_y(s)|^2 / D
 
-    In the first SC a real and a surrogate image of the same class are negatives. P are the global surrogate prototypes: per class the
-    mean of all participants' surrogate embeddings in the round before, weighted by their counts. A class without one adds 0.
+    In the first SC a real and a surrogate image of the same class are negatives. P are the global surrogate prototypes:
+    per class the mean of all participants' surrogate embeddings in the round before, weighted by their counts. A class
+    without one adds 0.
 
-    *Look-ahead.* u is the last aggregated update. A client that has been visited before takes g = u, or, when it took part in
-    the last round with share s and own update u_k, the part that is not its own: g = (u - s u_k) / (1 - s). Every gradient is taken
-    at theta + rho g / (sum over tensors of |g^t|), and used at theta, clipped. Without a direction (alone in the last
-    round, or g = 0) it is taken at theta.
+    *Look-ahead.* u is the last aggregated update. A client that has been visited before takes g = u, or, when it took
+    part in the last round with share s and own update u_k, the part that is not its own: g = (u - s u_k) / (1 - s).
+    Every gradient is taken at theta + rho g / (sum over tensors of |g^t|), and used at theta, clipped. Without a
+    direction (alone in the last round, or g = 0) it is taken at theta.
 
-    A client sends its model, and per class its mean surrogate embedding and count; the server works out u from the models. It
-    sends the model, u, the prototypes and the client's last share. A client keeps its last own update. Predictions are those
-    of the first C outputs.
+    A client sends its model, and per class its mean surrogate embedding and count; the server works out u from the
+    models. It sends the model, u, the prototypes and the client's last share. A client keeps its last own update.
+    Predictions are those of the first C outputs.
 
-    *Multi-label tasks are our extension.* Targets are padded to 2C, one-hot in the second half for surrogates. Real images have
-    no single class: SC over them is dropped, or takes those with equal label sets as positives (`multilabel`).
+    *Multi-label tasks are our extension.* Targets are padded to 2C, one-hot in the second half for surrogates. Real
+    images have no single class: SC over them is dropped, or takes those with equal label sets as positives
+    (`multilabel`).
 
-    The released configuration reads surrogates from image folders whose making is not published; the paper draws them from
-    Gaussians. Sizes and spreads of ours are suggestions. Not rebuilt: the released plain feature distance, whose weight is 0,
-    and its triplet form of the last term, which is off.
+    The released configuration reads surrogates from image folders whose making is not published; the paper draws them
+    from Gaussians. Sizes and spreads of ours are suggestions. Not rebuilt: the released plain feature distance, whose
+    weight is 0, and its triplet form of the last term, which is off.
 
     Args:
         surrogate: `gaussian`, or null: no surrogates, C outputs, and of the losses SC over real images alone.
@@ -71,9 +74,10 @@ class FedGPS(FedAvg):
         temperature: of both SC (released: 0.07).
         rho: length of the look-ahead; 0 does not look ahead (released: 0.5).
         clip: largest norm of all gradients together, null for none (released: 10).
-        class_match: real and surrogate images of the same class are positives (released: off; both branches of its switch
-            compute the same thing).
-        evaluate: `first` predicts among the C real outputs (ours); `all` among 2C, where a surrogate class is always wrong (released).
+        class_match: real and surrogate images of the same class are positives (released: off; both branches of its
+            switch compute the same thing).
+        evaluate: `first` predicts among the C real outputs (ours); `all` among 2C, where a surrogate class is always
+            wrong (released).
         multilabel: `drop` or `same_labels`, see above (ours).
         surrogate_side: pixels along a side of the coarse means (ours).
         surrogate_mean_std: spread of the means over pixels, in units of normalised images (ours).
@@ -128,7 +132,13 @@ class FedGPS(FedAvg):
             raise ConfigError(f"surrogate_side: {surrogate_side} is below 1")
         self.surrogate, self.surrogate_weight_ce, self.class_weight = surrogate, surrogate_weight_ce, class_weight
         self.surrogate_weight, self.prototype_weight, self.temperature = surrogate_weight, prototype_weight, temperature
-        self.rho, self.clip, self.class_match, self.evaluate, self.multilabel = rho, clip, class_match, evaluate, multilabel
+        self.rho, self.clip, self.class_match, self.evaluate, self.multilabel = (
+            rho,
+            clip,
+            class_match,
+            evaluate,
+            multilabel,
+        )
         self.surrogate_side, self.surrogate_mean_std = surrogate_side, surrogate_mean_std
         self.surrogate_noise_std, self.surrogate_seed = surrogate_noise_std, surrogate_seed
 
@@ -142,7 +152,8 @@ class FedGPS(FedAvg):
         """
         if task.several_labels and self.evaluate == "all":
             raise ConfigError(
-                f"FedGPS: evaluate: all takes the one best of 2C outputs, and {type(task).__name__} has several labels a sample; "
+                f"FedGPS: evaluate: all takes the one best of 2C outputs, and {type(task).__name__} has several "
+                "labels a sample; "
                 "set method.init_args.evaluate: first"
             )
 
@@ -156,7 +167,8 @@ class FedGPS(FedAvg):
         found = None if hasattr(task, "ignore_index") else last_linear(network, task.head_keys())
         if found is None:
             raise ConfigError(
-                f"FedGPS needs images with labels of their own and a linear last layer, which {type(task).__name__} does not have; "
+                f"FedGPS needs images with labels of their own and a linear last layer, which {type(task).__name__} "
+                "does not have; "
                 "its surrogate classes are not defined for pixels"
             )
         if self.surrogate is None:
@@ -178,7 +190,9 @@ class FedGPS(FedAvg):
         """No update and no prototype yet; nobody has had a share."""
         ids = client_ids(clients)
         state: State = {IDS: ids, SHARES: torch.zeros(len(ids), dtype=torch.float64)}
-        state |= {UPDATE + key: torch.zeros_like(value.detach(), device="cpu") for key, value in trainable(task).items()}
+        state |= {
+            UPDATE + key: torch.zeros_like(value.detach(), device="cpu") for key, value in trainable(task).items()
+        }
         if self.surrogate is not None:
             layer = self._classifier(task)
             count = layer.out_features // 2
@@ -204,8 +218,12 @@ class FedGPS(FedAvg):
         if self.surrogate is not None:
             width = local.received[PROTOTYPES].shape[1]
             count = len(local.received[PROTOTYPES])
-            local.scratch["fedgps/sums"] = torch.zeros(count, width, dtype=torch.float64, device=local.received[PROTOTYPES].device)
-            local.scratch["fedgps/counts"] = torch.zeros(count, dtype=torch.int64, device=local.received[PROTOTYPES].device)
+            local.scratch["fedgps/sums"] = torch.zeros(
+                count, width, dtype=torch.float64, device=local.received[PROTOTYPES].device
+            )
+            local.scratch["fedgps/counts"] = torch.zeros(
+                count, dtype=torch.int64, device=local.received[PROTOTYPES].device
+            )
 
     def _direction(self, local: Local, keys: Sequence[str]) -> list[Tensor] | None:
         """g^t over the sum of norms, or None where there is none."""
@@ -214,7 +232,9 @@ class FedGPS(FedAvg):
             return None
         ahead = [local.received[UPDATE + key] for key in keys]
         if share > 0:
-            ahead = [(value - share * local.memory[OWN + key]) / (1 - share) for key, value in zip(keys, ahead, strict=True)]
+            ahead = [
+                (value - share * local.memory[OWN + key]) / (1 - share) for key, value in zip(keys, ahead, strict=True)
+            ]
         length = torch.stack(torch._foreach_norm(ahead)).sum()
         return [value / length for value in ahead] if bool(length > 0) else None
 
@@ -237,7 +257,9 @@ class FedGPS(FedAvg):
             back.remove()
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
-        """The task's loss of the real images and the weighted terms of the surrogates; those that do not apply are left out."""
+        """The task's loss of the real images and the weighted terms of the surrogates; those that do not apply are left
+        out.
+        """
         features, labels = in_at_least_float32(output.embedding), batch["label"]
         if self.surrogate is None:
             contrast = self._contrast(features, features[:0], labels, labels.new_zeros(0, dtype=torch.int64), 0)
@@ -259,7 +281,8 @@ class FedGPS(FedAvg):
             **super().loss(local, {**batch, "label": targets[0]}, real),
             "surrogate": self.surrogate_weight_ce * local.task.criterion(surrogate, {**batch, "label": targets[1]}),
             "contrast": self.class_weight * self._contrast(features[:count], features[count:], labels, kinds, classes),
-            "surrogate_contrast": self.surrogate_weight * supervised_contrast(features[count:], kinds, self.temperature),
+            "surrogate_contrast": self.surrogate_weight
+            * supervised_contrast(features[count:], kinds, self.temperature),
             "prototype": self.prototype_weight * torch.where(known, apart, 0.0).sum() / known.sum().clamp(min=1),
         }
 
@@ -267,7 +290,9 @@ class FedGPS(FedAvg):
         """SC of real and surrogate images together, without gradient through the surrogates."""
         features = torch.cat([real, surrogate.detach()])
         if not labels.is_floating_point():
-            return supervised_contrast(features, torch.cat([labels, kinds + (0 if self.class_match else classes)]), self.temperature)
+            return supervised_contrast(
+                features, torch.cat([labels, kinds + (0 if self.class_match else classes)]), self.temperature
+            )
         if self.multilabel == "drop":
             return 0.0 * real.sum()
         positive = torch.zeros(len(features), len(features), dtype=torch.bool, device=real.device)
@@ -287,7 +312,9 @@ class FedGPS(FedAvg):
     def _means(self, local: Local, image: Tensor) -> Tensor:
         if "fedgps/means" not in local.scratch:
             classes = len(local.received[PROTOTYPES])
-            coarse = class_means(self.surrogate_seed, classes, image.shape[1], self.surrogate_side, self.surrogate_mean_std)
+            coarse = class_means(
+                self.surrogate_seed, classes, image.shape[1], self.surrogate_side, self.surrogate_mean_std
+            )
             local.scratch["fedgps/means"] = coarse.to(image.device)
         means: Tensor = local.scratch["fedgps/means"]
         return means

@@ -43,9 +43,10 @@ class FedMAD(FedBN):
         d_k = unit(m_k' - m_k),   r = sum_k d_k,   s_k = <d_k, unit(r)>,   a_k ~ n_k (max(s_k, 0) + eps)^power
 
     and the shared parameters become sum_k a_k theta_k. The source gives the rule in words only, so everything here but
-    `power` and `num_layers` is a reconstruction; the numbers 1 to 15 are the rows of docs/deviations.md. With no modulation
-    layer, or when nobody moved or all directions cancel, the weights are those of FedAvg (6); only participants enter
-    the sums (14). A server that sees d_k learns where a client's modulation went, not its values nor how far.
+    `power` and `num_layers` is a reconstruction; the numbers 1 to 15 are the rows of docs/deviations.md. With no
+    modulation layer, or when nobody moved or all directions cancel, the weights are those of FedAvg (6); only
+    participants enter the sums (14). A server that sees d_k learns where a client's modulation went, not its values nor
+    how far.
 
     Args:
         power: p, how sharply weights follow alignment; 0 gives sample weights exactly (12; paper 2.0, tried 0.5 to 3).
@@ -59,8 +60,8 @@ class FedMAD(FedBN):
         reference: plain `sum` of the directions, or `weighted` by the number of samples (3).
         zero_update: a client that did not move gets `score_zero`, or the run stops with `fail` (5).
         upload: clients send the unit `direction`, or the raw `delta` (7). The weights are the same.
-        what: parameters that make up m: `gamma_beta`, `gamma`, `gamma_beta_bn` (with weight and bias of batch norm), or `bn`
-            alone, which needs no modulation layer (8, 13).
+        what: parameters that make up m: `gamma_beta`, `gamma`, `gamma_beta_bn` (with weight and bias of batch norm), or
+            `bn` alone, which needs no modulation layer (8, 13).
         granularity: one cosine over the whole `vector`, or the mean of one cosine `per_module` (9).
         skip_dead_beta: leave those beta out of m that a batch norm cancels: their updates are rounding noise.
         modulation: `private`, or `shared` for the ablation without private modules (13).
@@ -114,15 +115,32 @@ class FedMAD(FedBN):
         ):
             require_choice(name, value, get_args(choices))
         self.power, self.num_layers, self.placement, self.which, self.order = power, num_layers, placement, which, order
-        self.eps, self.negative, self.eps_place, self.reference, self.zero_update = eps, negative, eps_place, reference, zero_update
+        self.eps, self.negative, self.eps_place, self.reference, self.zero_update = (
+            eps,
+            negative,
+            eps_place,
+            reference,
+            zero_update,
+        )
         self.sent, self.source, self.granularity, self.skip_dead_beta = upload, what, granularity, skip_dead_beta
-        self.modulation, self.head, self.initial_gamma, self.initial_beta = modulation, head, initial_gamma, initial_beta
+        self.modulation, self.head, self.initial_gamma, self.initial_beta = (
+            modulation,
+            head,
+            initial_gamma,
+            initial_beta,
+        )
 
     def adapt(self, task: Task) -> None:
         """Insert the modulation layers."""
         super().adapt(task)
         insert_modulation(
-            task.model, self.num_layers, self.placement, self.which, self.order, gamma=self.initial_gamma, beta=self.initial_beta
+            task.model,
+            self.num_layers,
+            self.placement,
+            self.which,
+            self.order,
+            gamma=self.initial_gamma,
+            beta=self.initial_beta,
         )
 
     def private_keys(self, task: Task) -> set[str]:
@@ -169,11 +187,17 @@ class FedMAD(FedBN):
         """s_k in [-1, 1], float64 [K]; the mean over the modules whose reference does not vanish; None when all vanish."""
         cosines = []
         for direction in directions:
-            emphasis = normalise(self._sizes(uploads)) if self.reference == "weighted" else torch.ones(len(uploads), dtype=torch.float64)
+            emphasis = (
+                normalise(self._sizes(uploads))
+                if self.reference == "weighted"
+                else torch.ones(len(uploads), dtype=torch.float64)
+            )
             reference = emphasis @ direction  # [P]
             length = reference.norm()
             if length > ZERO_NORM:
-                cosines.append(direction @ reference / (length + (self.eps if self.eps_place == "denominator" else 0.0)))  # |d_k| = 1
+                cosines.append(
+                    direction @ reference / (length + (self.eps if self.eps_place == "denominator" else 0.0))
+                )  # |d_k| = 1
         return torch.stack(cosines).mean(0) if cosines else None
 
     def _log(self, directions: Sequence[Tensor], scores: Tensor | None, uploads: Sequence[Upload]) -> None:
@@ -183,7 +207,8 @@ class FedMAD(FedBN):
             upload.log["fedmad/moved"] = float(moved[index])
             if self.zero_update == "fail" and not moved[index]:
                 raise TrainingError(
-                    f"client {upload.client.id}: its modulation did not move in local training, so it has no direction; "
+                    f"client {upload.client.id}: its modulation did not move in local training, so it has no "
+                    "direction; "
                     "raise the learning rate or local_epochs, or set zero_update: score_zero"
                 )
 
@@ -204,8 +229,15 @@ class FedMAD(FedBN):
     def _sources(self, network: nn.Module) -> list[tuple[str, nn.Module]]:
         if self.source != "bn" and self.num_layers == 0:
             return []
-        types: dict[Source, tuple[type[nn.Module], ...]] = {"bn": (_BatchNorm,), "gamma_beta_bn": (Modulation, _BatchNorm)}
-        return [(name, module) for name, module in network.named_modules() if isinstance(module, types.get(self.source, (Modulation,)))]
+        types: dict[Source, tuple[type[nn.Module], ...]] = {
+            "bn": (_BatchNorm,),
+            "gamma_beta_bn": (Modulation, _BatchNorm),
+        }
+        return [
+            (name, module)
+            for name, module in network.named_modules()
+            if isinstance(module, types.get(self.source, (Modulation,)))
+        ]
 
     def _parameters(self, layer: nn.Module) -> list[nn.Parameter]:
         if not isinstance(layer, Modulation):

@@ -27,29 +27,34 @@ MEANS = "fedproto/means"
 class FedProto(FedAvg):
     """Embeddings are pulled to the mean embedding of their class over all clients.
 
-    With f_i the embedding (input of the last layer, length D) and y_i the class of sample i, and P_c the server's prototypes:
+    With f_i the embedding (input of the last layer, length D) and y_i the class of sample i, and P_c the server's
+    prototypes:
 
         L = CE + weight / (B D) * sum_i |f_i - P_{y_i}|^2
         p_kc = mean of the f_i of class c on client k, over its last local epoch, while the network moves
         P_c <- mean of p_kc over the participants that own class c
 
-    A sample whose class has no prototype adds 0 and counts in the mean; so does every sample of the first round. Prototypes are
-    constants: no gradient reaches them. Predictions come from the classifier.
+    A sample whose class has no prototype adds 0 and counts in the mean; so does every sample of the first round.
+    Prototypes are constants: no gradient reaches them. Predictions come from the classifier.
 
-    Segmentation is not in the source and ours: pixels of the embedding map at its own resolution take the place of samples,
-    with labels by nearest neighbour; pixels without a label do not count, and the mean is over the pixels whose class has a
-    prototype.
+    Segmentation is not in the source and ours: pixels of the embedding map at its own resolution take the place of
+    samples, with labels by nearest neighbour; pixels without a label do not count, and the mean is over the pixels
+    whose class has a prototype.
 
     Args:
-        weight: lambda. Null takes 1, the authors' value for MNIST and FEMNIST (0.1 for CIFAR-10; a later comparison, MarsFL,
-            takes 2); for segmentation no source gives a value and one must be set. 0 leaves federated averaging.
-        average_model: clients share one averaged model, as in the comparisons of FPL and its successors (default); false
-            keeps models private, so that prototypes alone travel, as in the authors' code.
-        proto_weighting: P_c is the mean over `clients`, as in the authors' code, or weighted by their `samples` of the class,
-            as in the paper. Under `clients` a client says only which classes it has, not how many samples of each.
+        weight: lambda. Null takes 1, the authors' value for MNIST and FEMNIST (0.1 for CIFAR-10; a later comparison,
+            MarsFL, takes 2); for segmentation no source gives a value and one must be set. 0 leaves federated
+            averaging.
+        average_model: clients share one averaged model, as in the comparisons of FPL and its successors (default);
+            false keeps models private, so that prototypes alone travel, as in the authors' code.
+        proto_weighting: P_c is the mean over `clients`, as in the authors' code, or weighted by their `samples` of the
+            class, as in the paper. Under `clients` a client says only which classes it has, not how many samples of
+            each.
         regulariser: `samples`, distances of single samples, as in the authors' code, or `prototypes`, the sum over the
-            classes of a batch of the mean squared difference of the batch's class mean, as the paper words it (rebuilt).
-        keep_missing: a class that no participant has keeps its prototype (ours); false forgets it, as the authors' code does.
+            classes of a batch of the mean squared difference of the batch's class mean, as the paper words it
+            (rebuilt).
+        keep_missing: a class that no participant has keeps its prototype (ours); false forgets it, as the authors' code
+            does.
         weighting: of the models, as in FedAvg.
         buffers: as in FedAvg.
     """
@@ -90,7 +95,9 @@ class FedProto(FedAvg):
         """
         num_classes(task, type(self).__name__)
         if self.weight is None and hasattr(task, "ignore_index"):
-            raise ConfigError("FedProto: weight has no default for segmentation, which no source defines; set method.init_args.weight")
+            raise ConfigError(
+                "FedProto: weight has no default for segmentation, which no source defines; set method.init_args.weight"
+            )
 
     def private_keys(self, task: Task) -> set[str]:
         """All of them where models are not averaged."""
@@ -171,7 +178,10 @@ def require_one_class(task: Task, method: str) -> None:
         ConfigError: so they have.
     """
     if task.several_labels:
-        raise ConfigError(f"{method} needs one class per sample, and {type(task).__name__} has several labels each; choose another method")
+        raise ConfigError(
+            f"{method} needs one class per sample, and {type(task).__name__} has several labels each; choose another "
+            "method"
+        )
 
 
 def class_labels(batch: Batch, method: str) -> Tensor:
@@ -182,7 +192,9 @@ def class_labels(batch: Batch, method: str) -> Tensor:
     """
     labels = batch["mask"] if "mask" in batch else batch["label"]
     if labels.is_floating_point():
-        raise ConfigError(f"{method} needs one class per sample, and this data set has several labels each; choose another method")
+        raise ConfigError(
+            f"{method} needs one class per sample, and this data set has several labels each; choose another method"
+        )
     return labels
 
 

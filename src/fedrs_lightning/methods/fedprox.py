@@ -23,13 +23,13 @@ class FedProx(FedAvg):
         L_k = task loss + mu / 2 * sum over trainable tensors t of |theta^t - w^t|^2
 
     Biases and batch-norm scales count, buffers do not. The penalty is not put through the backward pass: its gradient
-    mu (theta - w) is added to the gradients before every step, which is the same. So it passes through the moments of Adam, as
-    in the released PyTorch code (QinbinLi/MOON); the TensorFlow original adds it inside a plain SGD step, where both agree.
-    Its value is computed once a visit, after the last step, and logged as `fedprox/penalty`.
+    mu (theta - w) is added to the gradients before every step, which is the same. So it passes through the moments of
+    Adam, as in the released PyTorch code (QinbinLi/MOON); the TensorFlow original adds it inside a plain SGD step,
+    where both agree. Its value is computed once a visit, after the last step, and logged as `fedprox/penalty`.
 
     Args:
-        mu: weight of the penalty, at least 0; 0 is FedAvg. The authors find no value that works everywhere and try 0.001, 0.01,
-            0.1, 0.5 and 1; the default is ours.
+        mu: weight of the penalty, at least 0; 0 is FedAvg. The authors find no value that works everywhere and try
+            0.001, 0.01, 0.1, 0.5 and 1; the default is ours.
         weighting: as in FedAvg.
         buffers: as in FedAvg.
     """

@@ -1,5 +1,6 @@
-"""FedSeg: federated segmentation with classes that some clients lack (Miao et al., CVPR 2023, "FedSeg: class-heterogeneous
-federated learning for semantic segmentation"; docs/methods.md)."""
+"""FedSeg: federated segmentation with classes that some clients lack (Miao et al., CVPR 2023, "FedSeg:
+class-heterogeneous federated learning for semantic segmentation"; docs/methods.md).
+"""
 
 from __future__ import annotations
 
@@ -33,33 +34,36 @@ FROZEN, MEMORY, OWNED, DRAWS = "fedseg/frozen", "fedseg/memory", "fedseg/owned",
 class FedSeg(FedAvg):
     """Background may be any class that is missing, and pixels are drawn to what the global model knows of their class.
 
-    *Modified cross-entropy.* With q the softmax over all classes and Y the classes present, a pixel of class y in Y adds
-    -log q_y, and a pixel of the background -log sum over c not in Y of q_c: it is one of the classes that nobody labelled here.
+    *Modified cross-entropy.* With q the softmax over all classes and Y the classes present, a pixel of class y in Y
+    adds -log q_y, and a pixel of the background -log sum over c not in Y of q_c: it is one of the classes that nobody
+    labelled here.
 
-    *Pixel contrast.* A projection head (1x1 convolution, batch norm, ReLU, 1x1 convolution, unit length) on the decoder's output
-    embeds pixels. Before local training the received model, in evaluation mode, stores for each image m and class c the direction
-    of the mean embedding, M_c. For a pixel a of class c, at the embedding's resolution:
+    *Pixel contrast.* A projection head (1x1 convolution, batch norm, ReLU, 1x1 convolution, unit length) on the
+    decoder's output embeds pixels. Before local training the received model, in evaluation mode, stores for each image
+    m and class c the direction of the mean embedding, M_c. For a pixel a of class c, at the embedding's resolution:
 
-        L_con(a) = mean over m in M_c of -log( e^(<a,m>/tau) / (e^(<a,m>/tau) + sum over n not in M_c of e^(<a,n>/tau)) )
+        L_con(a) = mean over m in M_c of -log( e^(<a,m>/tau) / (e^(<a,m>/tau) + sum over n not in M_c of e^(<a,n>/tau))
+        )
 
-    averaged over at most max_anchors / (classes in the batch) random pixels of each class. A second such term takes as labels what
-    the received model predicts with confidence, also where there is a label:
+    averaged over at most max_anchors / (classes in the batch) random pixels of each class. A second such term takes as
+    labels what the received model predicts with confidence, also where there is a label:
 
         L = L_ce + weight * L_con + weight * L_con,pseudo,    the last two from round `contrast_from_round` on
 
     Nothing travels but the model, head included, and nothing is kept: the stored vectors are made anew in every visit.
 
-    Two label values must not be confused. `ignore_index` of the task marks pixels without information (no data, a class left
-    out): they are never supervised, neither by a label nor by a prediction. `background_index` marks FedSeg's background. Without
-    one the first term is the task's own loss. The authors' data have the background alone, as 255; for that, set
-    `background_index` to the task's `ignore_index`, and those pixels still count in no score.
+    Two label values must not be confused. `ignore_index` of the task marks pixels without information (no data, a class
+    left out): they are never supervised, neither by a label nor by a prediction. `background_index` marks FedSeg's
+    background. Without one the first term is the task's own loss. The authors' data have the background alone, as 255;
+    for that, set `background_index` to the task's `ignore_index`, and those pixels still count in no score.
 
     Args:
         weight: lambda of both contrasts (authors' code 1, for Pascal VOC 0.1); 0 switches them off.
         temperature: tau (authors' code 0.07).
-        background_index: label of the background; null has none (ours: in remote sensing 255 means no data). A class may be named
-            too: its pixels then say no more than "one of the classes that are missing here".
-        present_set: Y are the classes of the `batch`, as in the authors' code, or of the whole `client`, as in the paper.
+        background_index: label of the background; null has none (ours: in remote sensing 255 means no data). A class
+            may be named too: its pixels then say no more than "one of the classes that are missing here".
+        present_set: Y are the classes of the `batch`, as in the authors' code, or of the whole `client`, as in the
+            paper.
         max_anchors: pixels of a batch that enter a contrast (authors' code 4096); null takes all.
         threshold: probability from which a prediction of the received model is a label (authors' code 0.8).
         embedding_dim: D (authors' code 256).
@@ -89,10 +93,19 @@ class FedSeg(FedAvg):
         if not 0 < threshold <= 1:
             raise ConfigError(f"threshold: {threshold} is not in (0, 1]")
         require_choice("present_set", present_set, get_args(PresentSet))
-        for name, value in (("max_anchors", max_anchors), ("embedding_dim", embedding_dim), ("contrast_from_round", contrast_from_round)):
+        for name, value in (
+            ("max_anchors", max_anchors),
+            ("embedding_dim", embedding_dim),
+            ("contrast_from_round", contrast_from_round),
+        ):
             if value is not None and value < 1:
                 raise ConfigError(f"{name}: {value} is below 1")
-        self.weight, self.temperature, self.background_index, self.present_set = weight, temperature, background_index, present_set
+        self.weight, self.temperature, self.background_index, self.present_set = (
+            weight,
+            temperature,
+            background_index,
+            present_set,
+        )
         self.max_anchors, self.threshold, self.embedding_dim = max_anchors, threshold, embedding_dim
         self.contrast_from_round = contrast_from_round
 
@@ -104,11 +117,16 @@ class FedSeg(FedAvg):
         Raises:
             ConfigError: it is neither a class nor the task's `ignore_index`.
         """
-        index, count, ignored = self.background_index, getattr(task, "num_classes", None), getattr(task, "ignore_index", None)
+        index, count, ignored = (
+            self.background_index,
+            getattr(task, "num_classes", None),
+            getattr(task, "ignore_index", None),
+        )
         if index is None or count is None or 0 <= index < count or index == ignored:
             return
         raise ConfigError(
-            f"FedSeg: background_index: {index} is no label; name one of the classes 0 to {count - 1}, null for none, or the task's "
+            f"FedSeg: background_index: {index} is no label; name one of the classes 0 to {count - 1}, null for none, "
+            "or the task's "
             f"ignore_index {ignored}, as in the authors' data"
         )
 
@@ -116,15 +134,20 @@ class FedSeg(FedAvg):
         """Add the projection head as `task.model.fedseg`.
 
         Raises:
-            ConfigError: this is no segmentation task, or its loss is more than cross-entropy while there is a background.
+            ConfigError: this is no segmentation task, or its loss is more than cross-entropy while there is a
+                background.
         """
         network = network_of(task)
         channels = getattr(network, "embedding_channels", None)
         if channels is None or not hasattr(task, "ignore_index"):
-            raise ConfigError(f"FedSeg is defined for segmentation only; {type(task).__name__} is none. Choose another method")
+            raise ConfigError(
+                f"FedSeg is defined for segmentation only; {type(task).__name__} is none. Choose another method"
+            )
         loss = getattr(task, "loss", "ce")
         if self.background_index is not None and loss != "ce":
-            raise ConfigError(f"FedSeg: background_index replaces the cross-entropy, but task.init_args.loss is {loss}; set it to ce")
+            raise ConfigError(
+                f"FedSeg: background_index replaces the cross-entropy, but task.init_args.loss is {loss}; set it to ce"
+            )
         network.add_module(CHILD, projection_head(int(channels), self.embedding_dim).to(**like(network)))
 
     # Client
@@ -156,7 +179,9 @@ class FedSeg(FedAvg):
         )
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
-        """The cross-entropy and the weighted terms `contrast` and `pseudo`, from the one forward pass of the trained network."""
+        """The cross-entropy and the weighted terms `contrast` and `pseudo`, from the one forward pass of the trained
+        network.
+        """
         embedding = embed(local.task, output.embedding)
         size = embedding.shape[-2:]
         labels, silent = self._classes(local, resize_labels(batch["mask"], size))
@@ -166,7 +191,9 @@ class FedSeg(FedAvg):
         terms = {}
         for name, given in (("contrast", labels), ("pseudo", torch.where(silent, -1, predicted))):
             draws = torch.rand(given.numel(), generator=generator).to(given.device)
-            near = pixel_contrast(embedding, given, vectors, classes, local.task.num_classes, self.temperature, self.max_anchors, draws)
+            near = pixel_contrast(
+                embedding, given, vectors, classes, local.task.num_classes, self.temperature, self.max_anchors, draws
+            )
             terms[name] = self.weight * near
         return self._cross_entropy(local, batch, output) | terms
 
@@ -183,7 +210,11 @@ class FedSeg(FedAvg):
 
     def _classes(self, local: Local, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Classes with -1 for pixels without one, and which pixels nothing may supervise."""
-        background = mask == self.background_index if self.background_index is not None else torch.zeros_like(mask, dtype=torch.bool)
+        background = (
+            mask == self.background_index
+            if self.background_index is not None
+            else torch.zeros_like(mask, dtype=torch.bool)
+        )
         known = (mask >= 0) & (mask < local.task.num_classes) & ~background
         return torch.where(known, mask, -1), ~known & ~background
 
@@ -200,7 +231,9 @@ class FedSeg(FedAvg):
 
     @torch.no_grad()
     def _predict(self, local: Local, batch: Batch, size: Sequence[int]) -> Tensor:
-        """Confident predictions of the received model; it lends its parameters to the network, so that no copy is needed."""
+        """Confident predictions of the received model; it lends its parameters to the network, so that no copy is
+        needed.
+        """
         network = network_of(local.task)
         network.eval()
         output: Output = functional_call(network, local.scratch[FROZEN], (batch["image"],))
@@ -210,7 +243,9 @@ class FedSeg(FedAvg):
 
 def projection_head(channels: int, dimension: int) -> nn.Sequential:
     """1x1 convolution, batch norm, ReLU, 1x1 convolution: [B, channels, h, w] -> [B, dimension, h, w]."""
-    return nn.Sequential(nn.Conv2d(channels, channels, 1), nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, dimension, 1))
+    return nn.Sequential(
+        nn.Conv2d(channels, channels, 1), nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, dimension, 1)
+    )
 
 
 def embed(task: Task, embedding: Tensor) -> Tensor:
@@ -232,8 +267,8 @@ def confident(logits: Tensor, size: Sequence[int], threshold: float) -> Tensor:
 
 
 def background_cross_entropy(logits: Tensor, labels: Tensor, background: Tensor, owned: Tensor) -> Tensor:
-    """Mean of -log(q_y + 1e-7) over the pixels of a class, and of -log(sum of the q of the classes not owned + 1e-7) over the
-    background; 0 without a pixel of either. Where all classes are owned the background does not count.
+    """Mean of -log(q_y + 1e-7) over the pixels of a class, and of -log(sum of the q of the classes not owned + 1e-7)
+    over the background; 0 without a pixel of either. Where all classes are owned the background does not count.
 
     Args:
         logits: [B, C, H, W].

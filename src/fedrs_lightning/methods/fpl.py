@@ -1,5 +1,6 @@
-"""FPL: cluster prototypes and unbiased prototypes (Huang et al., CVPR 2023, "Rethinking federated learning with domain shift:
-a prototype view"; docs/methods.md)."""
+"""FPL: cluster prototypes and unbiased prototypes (Huang et al., CVPR 2023, "Rethinking federated learning with domain
+shift: a prototype view"; docs/methods.md).
+"""
 
 from __future__ import annotations
 
@@ -30,27 +31,31 @@ MEANS, UNBIASED, VALID, DRAWS = "fpl/means", "fpl/unbiased", "fpl/valid", "fpl/d
 class FPL(FedAvg):
     """Embeddings are drawn to the clusters of their class's prototypes, and to the middle of these clusters.
 
-    A client sends the mean embedding of each of its classes, as in FedProto. For each class c the server clusters them by FINCH
-    with cosine distance and keeps the means of the clusters, the cluster prototypes of c; U_c is their plain mean, so that a
-    domain with many clients counts no more than one with few. With f the embedding (length D) and y the class of a sample:
+    A client sends the mean embedding of each of its classes, as in FedProto. For each class c the server clusters them
+    by FINCH with cosine distance and keeps the means of the clusters, the cluster prototypes of c; U_c is their plain
+    mean, so that a domain with many clients counts no more than one with few. With f the embedding (length D) and y the
+    class of a sample:
 
-        L_CP = -log( sum over p of class y of exp(cos(f, p) / temperature) / sum over all p of exp(cos(f, p) / temperature) )
-        L_UP = 1 / D |f - U_y|^2
-        L = CE + 1 / B * sum over samples with prototypes of (contrastive_weight L_CP + unbiased_weight L_UP)
+        L_CP = -log( sum over p of class y of exp(cos(f, p) / temperature) / sum over all p of exp(cos(f, p) /
+        temperature) ) L_UP = 1 / D |f - U_y|^2 L = CE + 1 / B * sum over samples with prototypes of (contrastive_weight
+        L_CP + unbiased_weight L_UP)
 
-    FINCH takes the coarsest partition that has more than one cluster, or the first if that has one already: two prototypes are
-    one cluster, a single one is its own. Classes that nobody has have no entry, and their samples add 0.
+    FINCH takes the coarsest partition that has more than one cluster, or the first if that has one already: two
+    prototypes are one cluster, a single one is its own. Classes that nobody has have no entry, and their samples add 0.
 
-    Segmentation is not in the source and ours: pixels of the embedding map at its own resolution take the place of samples; of
-    each batch at most `num_pixels` labelled pixels, drawn from all classes in turns, enter both terms, and B is their number.
+    Segmentation is not in the source and ours: pixels of the embedding map at its own resolution take the place of
+    samples; of each batch at most `num_pixels` labelled pixels, drawn from all classes in turns, enter both terms, and
+    B is their number.
 
     Args:
-        temperature: tau (paper and its code: 0.02, where 0.01 gave NaN; a later code of the same group, MarsFL, takes 0.2).
+        temperature: tau (paper and its code: 0.02, where 0.01 gave NaN; a later code of the same group, MarsFL, takes
+            0.2).
         contrastive_weight: of L_CP (paper: 1); 0 switches it off.
         unbiased_weight: of L_UP (paper: 1); 0 switches it off.
-        unbiased_reduction: `mean` over the D entries, as in the authors' code, or `sum`, as in the paper: D times as much.
-        num_pixels: pixels of a batch that enter the terms. Segmentation needs it, and no source gives a value (ours: 4096);
-            it does nothing in classification.
+        unbiased_reduction: `mean` over the D entries, as in the authors' code, or `sum`, as in the paper: D times as
+            much.
+        num_pixels: pixels of a batch that enter the terms. Segmentation needs it, and no source gives a value (ours:
+            4096); it does nothing in classification.
         keep_missing: a class that no participant has keeps its cluster prototypes (ours); false forgets them.
         weighting: of the models, as in FedAvg (paper: samples).
         buffers: as in FedAvg.
@@ -76,7 +81,11 @@ class FPL(FedAvg):
         require_choice("unbiased_reduction", unbiased_reduction, get_args(Reduction))
         if num_pixels is not None and num_pixels < 1:
             raise ConfigError(f"num_pixels: {num_pixels} is below 1")
-        self.temperature, self.contrastive_weight, self.unbiased_weight = temperature, contrastive_weight, unbiased_weight
+        self.temperature, self.contrastive_weight, self.unbiased_weight = (
+            temperature,
+            contrastive_weight,
+            unbiased_weight,
+        )
         self.unbiased_reduction, self.num_pixels, self.keep_missing = unbiased_reduction, num_pixels, keep_missing
 
     # Structure
@@ -98,7 +107,8 @@ class FPL(FedAvg):
         num_classes(task, type(self).__name__)
         if self.num_pixels is None and hasattr(task, "ignore_index"):
             raise ConfigError(
-                "FPL: num_pixels has no default for segmentation, which no source defines; set method.init_args.num_pixels, such as 4096"
+                "FPL: num_pixels has no default for segmentation, which no source defines; set "
+                "method.init_args.num_pixels, such as 4096"
             )
 
     def init_server(self, task: Task, clients: Sequence[Client]) -> State:
@@ -127,7 +137,9 @@ class FPL(FedAvg):
         valid = local.scratch[VALID]
         labels = torch.where((labels >= 0) & (labels < len(valid)), labels, -1)
         features, labels = (
-            self._rows(local, embedding, labels) if output.embedding.dim() > 2 else (embedding[0, ..., 0].T, labels.flatten())
+            self._rows(local, embedding, labels)
+            if output.embedding.dim() > 2
+            else (embedding[0, ..., 0].T, labels.flatten())
         )
         count = (labels >= 0).sum().clamp(min=1)
         with torch.autocast(features.device.type, enabled=False):
@@ -149,7 +161,9 @@ class FPL(FedAvg):
         """
         if not len(classes):
             return features.sum(1) * 0.0
-        near = unit(features) @ unit(prototypes).T / self.temperature  # [N, J], up to +-50: only the logarithms are summed
+        near = (
+            unit(features) @ unit(prototypes).T / self.temperature
+        )  # [N, J], up to +-50: only the logarithms are summed
         own = labels[:, None] == classes
         pull = near.where(own, torch.finfo(near.dtype).min).logsumexp(1)
         return torch.where(own.any(1), near.logsumexp(1) - pull, 0.0)
@@ -185,7 +199,10 @@ class FPL(FedAvg):
     def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
         """The averaged model and the cluster prototypes, in the order of classes."""
         state = super().aggregate(server, uploads)
-        means, held = stack(uploads, PROTOTYPES), torch.stack([upload.state[HELD] for upload in uploads])  # [K, C, D], [K, C]
+        means, held = (
+            stack(uploads, PROTOTYPES),
+            torch.stack([upload.state[HELD] for upload in uploads]),
+        )  # [K, C, D], [K, C]
         rows: list[Tensor] = []
         counts: list[int] = []
         for number, owners in enumerate(held.T):
@@ -202,7 +219,8 @@ class FPL(FedAvg):
 
 
 def cluster_means(points: Tensor) -> Tensor:
-    """Plain means of the FINCH clusters of prototypes, float64 [K, D] -> [J, D]: the coarsest partition with more than one
-    cluster, or the first if it has a single one."""
+    """Plain means of the FINCH clusters of prototypes, float64 [K, D] -> [J, D]: the coarsest partition with more than
+    one cluster, or the first if it has a single one.
+    """
     members = memberships(finch(points, "cosine")[-1])
     return members @ points / members.sum(1, keepdim=True)

@@ -27,23 +27,25 @@ PREVIOUS = "moon/previous"
 
 
 class MOON(FedAvg):
-    """Federated averaging whose clients keep their features near the global model's and away from their own earlier ones.
+    """Federated averaging whose clients keep their features near the global model's and away from their own earlier
+    ones.
 
-    The classifier reads a projection head (two linear layers with a ReLU between), which is a part of the model and travels. With
-    z the projection of a batch's images in the model under training, z_glob in the received model w and z_r in the client's
-    models after its last visits, the newest first,
+    The classifier reads a projection head (two linear layers with a ReLU between), which is a part of the model and
+    travels. With z the projection of a batch's images in the model under training, z_glob in the received model w and
+    z_r in the client's models after its last visits, the newest first,
 
         L_k = task loss + mu * mean over the batch of l
         l   = -log( exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + sum over r of exp(cos(z, z_r) / tau)) )
 
-    The received and the earlier models are frozen and in evaluation mode. They cost a pass each, without gradient; the model under
-    training runs once. A client keeps its last models, also over rounds without it. At its first visit there is none: l is
-    then 0 (`skip`, as in the released code, whose pool is empty in its first round), or w takes the place (`use_global`).
-    Released code also files the untrained models of clients that have not been visited; here a client has no earlier model before
-    its first visit. The contrast needs no labels, so it is the same for multi-label tasks.
+    The received and the earlier models are frozen and in evaluation mode. They cost a pass each, without gradient; the
+    model under training runs once. A client keeps its last models, also over rounds without it. At its first visit
+    there is none: l is then 0 (`skip`, as in the released code, whose pool is empty in its first round), or w takes the
+    place (`use_global`). Released code also files the untrained models of clients that have not been visited; here a
+    client has no earlier model before its first visit. The contrast needs no labels, so it is the same for multi-label
+    tasks.
 
-    On a segmentation task there is no image-level projection: with `projection: false` z is the decoder's output averaged over
-    space, which is ours.
+    On a segmentation task there is no image-level projection: with `projection: false` z is the decoder's output
+    averaged over space, which is ours.
 
     Args:
         mu: weight of the contrast (released code: 1; its authors try 0.001 to 10, 5 on CIFAR-10).
@@ -91,28 +93,39 @@ class MOON(FedAvg):
         found = last_linear(network, task.head_keys())
         if found is None:
             raise ConfigError(
-                f"MOON: {type(task).__name__} has no linear last layer to put a projection head in front of; set projection: false"
+                f"MOON: {type(task).__name__} has no linear last layer to put a projection head in front of; set "
+                "projection: false"
             )
         insert_projection(network, found[0], self.out_dim)
 
     def on_local_start(self, local: Local) -> None:
         """Set out the frozen models: the received one, then the client's earlier ones."""
         names = local.task.model_state()
-        received = {key: local.received[key] if key in local.received else value.detach().clone() for key, value in names.items()}
+        received = {
+            key: local.received[key] if key in local.received else value.detach().clone()
+            for key, value in names.items()
+        }
         earlier = [_entries(local.memory, number) for number in range(self.buffer)]
         earlier = [state for state in earlier if state]
         if not earlier and self.first_round == "use_global":
             earlier = [received]
-        local.scratch["moon/frozen"] = [{key.removeprefix(MODEL): value for key, value in state.items()} for state in (received, *earlier)]
+        local.scratch["moon/frozen"] = [
+            {key.removeprefix(MODEL): value for key, value in state.items()} for state in (received, *earlier)
+        ]
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
         """The task's loss and the weighted contrast."""
         z = _feature(output)
         network = network_of(local.task)
         with torch.no_grad(), evaluation_mode(network):
-            # One frozen model after the other in the one network: no copy of it is made, and its own parameters stay as they are.
-            frozen = [_feature(functional_call(network, state, (batch["image"],))) for state in local.scratch["moon/frozen"]]
-        near = torch.stack([F.cosine_similarity(z, other, dim=-1) for other in frozen], dim=1)  # [B, 1 + earlier models]
+            # One frozen model after the other in the one network: no copy of it is made, and its own parameters stay as
+            # they are.
+            frozen = [
+                _feature(functional_call(network, state, (batch["image"],))) for state in local.scratch["moon/frozen"]
+            ]
+        near = torch.stack(
+            [F.cosine_similarity(z, other, dim=-1) for other in frozen], dim=1
+        )  # [B, 1 + earlier models]
         target = torch.zeros(len(z), dtype=torch.int64, device=z.device)
         contrast = F.cross_entropy(near / self.temperature, target)
         return super().loss(local, batch, output) | {"contrast": self.mu * contrast}
@@ -120,8 +133,12 @@ class MOON(FedAvg):
     def on_local_end(self, local: Local) -> None:
         """File the trained model as the newest of the earlier ones."""
         for number in range(self.buffer - 1, 0, -1):
-            local.memory |= {f"{PREVIOUS}/{number}/{key}": value for key, value in _entries(local.memory, number - 1).items()}
-        local.memory |= {f"{PREVIOUS}/0/{key}": value.detach().clone() for key, value in local.task.model_state().items()}
+            local.memory |= {
+                f"{PREVIOUS}/{number}/{key}": value for key, value in _entries(local.memory, number - 1).items()
+            }
+        local.memory |= {
+            f"{PREVIOUS}/0/{key}": value.detach().clone() for key, value in local.task.model_state().items()
+        }
 
 
 def _entries(memory: State, number: int) -> State:

@@ -63,7 +63,8 @@ class ResNet(TorchvisionResNet):
         self._base_width = width
         block, layers = _LAYOUTS[backbone]
         super().__init__(block, layers, num_classes=num_classes)
-        # torchvision fixes these three; replaced only where they differ, so that the standard network draws the same numbers
+        # torchvision fixes these three; replaced only where they differ, so that the standard network draws the same
+        # numbers
         if width != 64 or in_channels != 3 or stem != "imagenet":
             self.conv1 = _stem_conv(in_channels, width, stem)
         if width != 64:

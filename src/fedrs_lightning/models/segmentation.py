@@ -1,4 +1,6 @@
-"""Segmentation networks on any number of bands, from segmentation-models-pytorch, with the feature maps that methods need."""
+"""Segmentation networks on any number of bands, from segmentation-models-pytorch, with the feature maps that methods
+need.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,13 @@ class SegmentationNetwork(nn.Module):
     | `deep`, last stage | 2048 (ResNet-50), 512 (18, 34), stride 16 | stride 32 | stride 32 | 256, stride 32 |
 
     Args:
-        architecture: DeepLabV3+ (Chen et al., 2018), FPN (Lin et al., 2017), Unet (Ronneberger et al., 2015) or Segformer
-            (Xie et al., 2021).
+        architecture: DeepLabV3+ (Chen et al., 2018), FPN (Lin et al., 2017), Unet (Ronneberger et al., 2015) or
+            Segformer (Xie et al., 2021).
         encoder: a residual network, or `mit_b0` for Segformer.
         num_classes: C.
         in_channels: bands.
-        decoder_channels: channels of the decoder's output; everything inside the decoder that its authors tie to it scales
-            along. None takes the standard of the table.
+        decoder_channels: channels of the decoder's output; everything inside the decoder that its authors tie to it
+            scales along. None takes the standard of the table.
         encoder_width: channels of a residual network's first stage. 64 is the standard, 16 suits small runs on a CPU.
         deep: `encoder`, the last stage, or for DeepLabV3+ `aspp`, the output of its pyramid of dilated convolutions.
         weights: local file with the encoder's weights (see `load_weights`); None starts from random values. Nothing is
@@ -54,7 +56,8 @@ class SegmentationNetwork(nn.Module):
         weights_report: what the weights file gave, or None.
 
     Raises:
-        ConfigError: an argument out of range, parts that do not go together, a weights file that is missing or does not fit.
+        ConfigError: an argument out of range, parts that do not go together, a weights file that is missing or does not
+            fit.
     """
 
     def __init__(
@@ -82,7 +85,9 @@ class SegmentationNetwork(nn.Module):
         self.weights_report: WeightsReport | None = None
         if weights is not None:
             stem, classifier = ("patch_embed1.proj.weight", "head") if encoder == "mit_b0" else ("conv1.weight", "fc")
-            self.weights_report = load_weights(self.encoder, weights, stem=stem, classifier=classifier, band_init=band_init)
+            self.weights_report = load_weights(
+                self.encoder, weights, stem=stem, classifier=classifier, band_init=band_init
+            )
 
     def forward(self, image: Tensor) -> Output:
         """Segment images.
@@ -100,7 +105,8 @@ class SegmentationNetwork(nn.Module):
         if height % self.stride or width % self.stride:
             side = height if height % self.stride else width
             raise ConfigError(
-                f"images of {height} x {width} pixels do not fit {self.architecture}, whose sides must be multiples of {self.stride}; "
+                f"images of {height} x {width} pixels do not fit {self.architecture}, whose sides must be multiples "
+                f"of {self.stride}; "
                 f"choose a crop size such as {max(1, round(side / self.stride)) * self.stride}"
             )
         features = self.encoder(image)
@@ -109,7 +115,9 @@ class SegmentationNetwork(nn.Module):
             embedding = self._fuse(deep, features[SHALLOW])
         else:
             deep, embedding = features[-1], self.decoder(features)
-        return Output(logits=self.segmentation_head(embedding), embedding=embedding, shallow=features[SHALLOW], deep=deep)
+        return Output(
+            logits=self.segmentation_head(embedding), embedding=embedding, shallow=features[SHALLOW], deep=deep
+        )
 
     def _fuse(self, aspp: Tensor, shallow: Tensor) -> Tensor:
         """The rest of the DeepLabV3+ decoder behind its pyramid."""
@@ -117,7 +125,14 @@ class SegmentationNetwork(nn.Module):
         return fused
 
 
-def _build(architecture: str, encoder: str, num_classes: int, in_channels: int, decoder_channels: int | None, encoder_width: int) -> Any:
+def _build(
+    architecture: str,
+    encoder: str,
+    num_classes: int,
+    in_channels: int,
+    decoder_channels: int | None,
+    encoder_width: int,
+) -> Any:
     # Imported here: it takes seconds, and classification runs do without.
     import segmentation_models_pytorch as smp  # type: ignore[import-untyped]
 
@@ -126,7 +141,9 @@ def _build(architecture: str, encoder: str, num_classes: int, in_channels: int, 
     makers: dict[str, Callable[..., Any]] = {
         "deeplabv3plus": partial(smp.DeepLabV3Plus, decoder_channels=decoder_channels or 256),
         "fpn": partial(
-            smp.FPN, decoder_segmentation_channels=decoder_channels or 128, decoder_pyramid_channels=2 * (decoder_channels or 128)
+            smp.FPN,
+            decoder_segmentation_channels=decoder_channels or 128,
+            decoder_pyramid_channels=2 * (decoder_channels or 128),
         ),
         "unet": partial(smp.Unet, decoder_channels=[(decoder_channels or 16) * factor for factor in (16, 8, 4, 2, 1)]),
         "segformer": partial(smp.Segformer, decoder_segmentation_channels=decoder_channels or 256),
@@ -146,7 +163,9 @@ def _narrow_encoder(encoder: str, width: int) -> str:
         class NarrowEncoder(base):
             """The library's residual encoder with all widths scaled."""
 
-            def _make_layer(self, block: Any, planes: int, blocks: int, stride: int = 1, dilate: bool = False) -> nn.Sequential:
+            def _make_layer(
+                self, block: Any, planes: int, blocks: int, stride: int = 1, dilate: bool = False
+            ) -> nn.Sequential:
                 if not hasattr(self, "layer1"):
                     self.inplanes = width
                     self.conv1 = nn.Conv2d(3, width, kernel_size=7, stride=2, padding=3, bias=False)
@@ -156,12 +175,22 @@ def _narrow_encoder(encoder: str, width: int) -> str:
 
         channels = standard["params"]["out_channels"]
         widths = [channels[0], *(channel * width // 64 for channel in channels[1:])]
-        encoders[name] = {"encoder": NarrowEncoder, "pretrained_settings": {}, "params": standard["params"] | {"out_channels": widths}}
+        encoders[name] = {
+            "encoder": NarrowEncoder,
+            "pretrained_settings": {},
+            "params": standard["params"] | {"out_channels": widths},
+        }
     return name
 
 
 def _check(
-    architecture: str, encoder: str, num_classes: int, in_channels: int, decoder_channels: int | None, encoder_width: int, deep: str
+    architecture: str,
+    encoder: str,
+    num_classes: int,
+    in_channels: int,
+    decoder_channels: int | None,
+    encoder_width: int,
+    deep: str,
 ) -> None:
     for name, value, choices in (
         ("architecture", architecture, get_args(Architecture)),
@@ -183,4 +212,6 @@ def _check(
     if decoder_channels is not None and decoder_channels < 1:
         raise ConfigError(f"decoder_channels: {decoder_channels} is below 1")
     if architecture == "fpn" and (decoder_channels or 128) % 32:
-        raise ConfigError(f"decoder_channels: {decoder_channels}, but fpn normalises in 32 groups; take a multiple of 32")
+        raise ConfigError(
+            f"decoder_channels: {decoder_channels}, but fpn normalises in 32 groups; take a multiple of 32"
+        )

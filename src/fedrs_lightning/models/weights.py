@@ -40,7 +40,9 @@ class WeightsReport:
     kept_initial: dict[str, str]
 
 
-def load_weights(network: nn.Module, path: Path, *, stem: str, classifier: str, band_init: BandInit = "mean") -> WeightsReport:
+def load_weights(
+    network: nn.Module, path: Path, *, stem: str, classifier: str, band_init: BandInit = "mean"
+) -> WeightsReport:
     """Copy a state dict from a file into `network`, in place.
 
     Names may carry a prefix `model/` (a state of this software), `model.` or `module.`; a torch file may hold the state
@@ -70,7 +72,11 @@ def load_weights(network: nn.Module, path: Path, *, stem: str, classifier: str, 
     if not head:  # an encoder has no classifier of its own
         found = {name: value for name, value in found.items() if not name.startswith(f"{classifier}.")}
     if any(name not in found or found[name].shape != own[name].shape for name in head):
-        reason = "not in the file" if not head & found.keys() else f"the file's classifier has {_classes(found, head)} classes"
+        reason = (
+            "not in the file"
+            if not head & found.keys()
+            else f"the file's classifier has {_classes(found, head)} classes"
+        )
         kept |= dict.fromkeys(head, reason)
         found = {name: value for name, value in found.items() if name not in head}
     for name in own.keys() - found.keys() - head:
@@ -94,11 +100,19 @@ def load_weights(network: nn.Module, path: Path, *, stem: str, classifier: str, 
 
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise ConfigError(f"weights: no file {path}; nothing is downloaded, so put a state dict there or leave weights empty")
+        raise ConfigError(
+            f"weights: no file {path}; nothing is downloaded, so put a state dict there or leave weights empty"
+        )
     try:
-        content = load_file(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
+        content = (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
+        )
     except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError) as error:
-        raise ConfigError(f"weights: {path} is neither safetensors nor a plain torch state dict ({_first_line(error)})") from None
+        raise ConfigError(
+            f"weights: {path} is neither safetensors nor a plain torch state dict ({_first_line(error)})"
+        ) from None
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -111,10 +125,14 @@ def _without_prefix(content: dict[str, Tensor], stem: str, path: Path) -> dict[s
         if prefix + stem in content:
             return {name.removeprefix(prefix): value for name, value in content.items() if name.startswith(prefix)}
     some = ", ".join(list(content)[:3])
-    raise ConfigError(f"weights: {path} has no entry '{stem}'; it begins with {some or 'nothing'}, which is another kind of network")
+    raise ConfigError(
+        f"weights: {path} has no entry '{stem}'; it begins with {some or 'nothing'}, which is another kind of network"
+    )
 
 
-def _refuse_misfits(path: Path, network: str, found: dict[str, Tensor], own: dict[str, Tensor], kept: dict[str, str]) -> None:
+def _refuse_misfits(
+    path: Path, network: str, found: dict[str, Tensor], own: dict[str, Tensor], kept: dict[str, str]
+) -> None:
     for what, names in (
         ("lacks", [name for name in own if name not in found and name not in kept]),
         ("has, and the network has not,", [name for name in found if name not in own]),

@@ -10,7 +10,9 @@ from torch import Tensor
 Distance = Literal["cosine", "euclidean"]
 
 
-def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, restarts: int = 64, iterations: int = 100) -> Tensor:
+def kmeans(
+    points: Tensor, num_clusters: int, generator: torch.Generator, restarts: int = 64, iterations: int = 100
+) -> Tensor:
     """Lloyd's algorithm from several k-means++ starts, all at once; the start with the smallest inertia wins.
 
     Args:
@@ -40,7 +42,9 @@ def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, restar
 
 
 def _starts(points: Tensor, count: int, generator: torch.Generator, restarts: int) -> Tensor:
-    """k-means++ (Arthur and Vassilvitskii, 2007): each next centre with probability proportional to its squared distance."""
+    """k-means++ (Arthur and Vassilvitskii, 2007): each next centre with probability proportional to its squared
+    distance.
+    """
     draws = torch.rand(count, restarts, generator=generator, dtype=torch.float64)
     chosen = points[(draws[0] * len(points)).long()][:, None]  # [R, 1, P]
     for number in range(1, count):
@@ -60,9 +64,9 @@ def _squared_distances(centres: Tensor, points: Tensor) -> Tensor:
 def finch(points: Tensor, distance: Distance = "cosine") -> list[Tensor]:
     """Partitions by first neighbours, from fine to coarse (Sarfraz et al., 2019, arXiv:1902.11266; docs/methods.md).
 
-    Every point is linked to its nearest other point; connected points are a cluster; the means of the clusters' points are
-    linked again. It ends when a step lowers the number of clusters by one, and a step that does not lower it, or leaves
-    a single cluster, is discarded. Ties go to the lower index.
+    Every point is linked to its nearest other point; connected points are a cluster; the means of the clusters' points
+    are linked again. It ends when a step lowers the number of clusters by one, and a step that does not lower it, or
+    leaves a single cluster, is discarded. Ties go to the lower index.
 
     Args:
         points: [N, P].

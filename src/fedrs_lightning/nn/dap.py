@@ -26,7 +26,9 @@ _FIXED = {"fixed": 0.5, "spectral": 1.0, "spatial": 0.0}
 
 
 def channel_statistics(maps: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Mean over space and population deviation sqrt(var + eps) of each image and channel: [B, C, H, W] -> two of [B, C]."""
+    """Mean over space and population deviation sqrt(var + eps) of each image and channel: [B, C, H, W] -> two of [B,
+    C].
+    """
     variance, mean = torch.var_mean(maps, dim=(2, 3), correction=0)
     return mean, (variance + eps).sqrt()
 
@@ -100,7 +102,8 @@ class Modulator(nn.Module):
         embedding_dim: D.
         hidden_sizes: of the MLP.
         activation: of the MLP.
-        bounded: keep the scale in (0, 2) by twice a sigmoid (spatial branch); else it is the raw output (spectral branch).
+        bounded: keep the scale in (0, 2) by twice a sigmoid (spatial branch); else it is the raw output (spectral
+            branch).
     """
 
     def __init__(
@@ -158,8 +161,8 @@ class Prototypes:
 
 
 class DAP(nn.Module):
-    """Embedding head, descriptor convolutions, both modulators and the gate. It is a part of the network that the network's
-    own forward pass does not run.
+    """Embedding head, descriptor convolutions, both modulators and the gate. It is a part of the network that the
+    network's own forward pass does not run.
 
     Args:
         num_classes: C.
@@ -202,7 +205,9 @@ class DAP(nn.Module):
         self.head = nn.Conv2d(embedding_channels, embedding_dim, 1)
         self.spectral_conv = nn.Conv2d(shallow_channels, spectral_dim, 1)
         self.spatial_conv = nn.Conv2d(deep_channels, spatial_dim, 1)
-        self.spectral = Modulator(spectral, num_classes, class_dim, embedding_dim, hidden_sizes, activation, bounded=False)
+        self.spectral = Modulator(
+            spectral, num_classes, class_dim, embedding_dim, hidden_sizes, activation, bounded=False
+        )
         self.spatial = Modulator(spatial, num_classes, class_dim, embedding_dim, hidden_sizes, activation, bounded=True)
         self.gate = mlp([spectral + spatial, *hidden_sizes, num_classes], activation)
         last = self.gate[-1]
@@ -225,7 +230,9 @@ class DAP(nn.Module):
         """q_spec [2 D_c] and q_spa [23 D_r] of a batch."""
         assert output.shallow is not None
         assert output.deep is not None
-        shallow, deep = (output.shallow.detach(), output.deep.detach()) if self.detach else (output.shallow, output.deep)
+        shallow, deep = (
+            (output.shallow.detach(), output.deep.detach()) if self.detach else (output.shallow, output.deep)
+        )
         first, second = self.spectral_conv(shallow), self.spatial_conv(deep)
         with full_precision(first):
             return spectral_descriptor(_full(first), self.eps), spatial_descriptor(_full(second), self.eps)
@@ -244,7 +251,9 @@ class DAP(nn.Module):
         if self.gate_mode == "learned":
             alpha: Tensor = self.gate(descriptor).sigmoid()
             return alpha
-        return torch.full((len(self.spectral.classes),), _FIXED[self.gate_mode], dtype=descriptor.dtype, device=descriptor.device)
+        return torch.full(
+            (len(self.spectral.classes),), _FIXED[self.gate_mode], dtype=descriptor.dtype, device=descriptor.device
+        )
 
 
 def full_precision(like: Tensor) -> AbstractContextManager[None]:

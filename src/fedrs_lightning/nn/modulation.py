@@ -125,8 +125,10 @@ def insert_modulation(
     blocks = _choose(residual_blocks(model), count, order)
     if blocks and placement == "pre_bn":
         rank_zero_warn(
-            "placement: pre_bn puts the modulation directly in front of a batch norm, which cancels it in training: the gradient of "
-            "beta is rounding noise and that of gamma nearly so, and Adam enlarges both to full steps. Use placement: pre_block."
+            "placement: pre_bn puts the modulation directly in front of a batch norm, which cancels it in training: "
+            "the gradient of "
+            "beta is rounding noise and that of gamma nearly so, and Adam enlarges both to full steps. Use placement: "
+            "pre_block."
         )
     sites = [site for block in blocks for site in _sites(block, placement, which)]
     for site in sites:
@@ -160,10 +162,14 @@ def _sites(block: Block, placement: Placement, which: Which) -> Iterator[_Site]:
         dead = _offset_is_cancelled(module.conv2, module.bn2)
         yield _Site(f"{block.name}.conv2", module.conv2, "input", module.conv2.in_channels, dead)
     elif placement == "post_bn":
-        yield _Site(f"{block.name}.{norms[-1]}", module.get_submodule(norms[-1]), "output", _width(module, norms[-1]), False)
+        yield _Site(
+            f"{block.name}.{norms[-1]}", module.get_submodule(norms[-1]), "output", _width(module, norms[-1]), False
+        )
     else:
         if which != "all" and which not in norms:
-            raise ConfigError(f"which: '{which}' is not in {block.name}, a {type(module).__name__} with {', '.join(norms)}")
+            raise ConfigError(
+                f"which: '{which}' is not in {block.name}, a {type(module).__name__} with {', '.join(norms)}"
+            )
         for norm in norms if which == "all" else [which]:
             host = module.get_submodule(norm)
             yield _Site(f"{block.name}.{norm}", host, "input", _width(module, norm), _offset_is_cancelled(host))
@@ -204,7 +210,10 @@ def _choose(blocks: list[Block], count: int, order: Order | Sequence[str]) -> li
     if count < 0:
         raise ConfigError(f"number of modulated blocks: {count} is negative; 0 switches modulation off")
     if count > len(blocks):
-        raise ConfigError(f"number of modulated blocks: {count}, but the network has {len(blocks)} residual blocks; ask for at most that")
+        raise ConfigError(
+            f"number of modulated blocks: {count}, but the network has {len(blocks)} residual blocks; ask for at most "
+            "that"
+        )
     if order == "first_n":
         return blocks[:count]
     if order == "last_n":
@@ -232,5 +241,7 @@ def _named(blocks: list[Block], count: int, names: Sequence[str]) -> list[Block]
         if name not in known:
             raise ConfigError(f"order: the network has no block '{name}'; it has {', '.join(known)}")
     if len(set(names)) != count or len(names) != count:
-        raise ConfigError(f"order: {len(set(names))} different blocks are listed, {count} asked for; make the two numbers equal")
+        raise ConfigError(
+            f"order: {len(set(names))} different blocks are listed, {count} asked for; make the two numbers equal"
+        )
     return [known[name] for name in names]

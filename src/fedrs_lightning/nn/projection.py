@@ -16,7 +16,8 @@ CHILD = "projection"
 
 
 def last_linear(network: nn.Module, head_keys: Collection[str]) -> tuple[str, nn.Linear] | None:
-    """Name and layer of the linear classifier that the state keys of a head belong to; None where the head is no such layer.
+    """Name and layer of the linear classifier that the state keys of a head belong to; None where the head is no such
+    layer.
 
     Args:
         network: the network.
@@ -37,8 +38,8 @@ def replace_layer(network: nn.Module, name: str, layer: nn.Module) -> None:
 def insert_projection(network: nn.Module, name: str, out_dim: int) -> None:
     """Two linear layers with a ReLU between, in front of the classifier, which from then on reads the projection.
 
-    The classifier is made anew for its new width and keeps its keys; the head's are `<name>.projection.*`. The network's
-    `Output.embedding`, the input of the last linear layer, becomes the projection [B, out_dim].
+    The classifier is made anew for its new width and keeps its keys; the head's are `<name>.projection.*`. The
+    network's `Output.embedding`, the input of the last linear layer, becomes the projection [B, out_dim].
 
     Args:
         network: whose forward returns an `Output`.

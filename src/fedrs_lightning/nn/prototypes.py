@@ -1,7 +1,8 @@
-"""Class prototypes of samples and pixels: sums, counts and means, anchors, and cross-entropy of cosines (docs/methods.md).
+"""Class prototypes of samples and pixels: sums, counts and means, anchors, and cross-entropy of cosines
+(docs/methods.md).
 
-Everything is a product of matrices over all classes and pixels, which is fast, and gives the same bits on every run on a
-GPU too, where scattered additions do not.
+Everything is a product of matrices over all classes and pixels, which is fast, and gives the same bits on every run on
+a GPU too, where scattered additions do not.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def resize_labels(labels: Tensor, size: Sequence[int]) -> Tensor:
     return labels[:, rows[:, None], columns]
 
 
-def class_statistics(embedding: Tensor, labels: Tensor, num_classes: int, normalise: bool = True) -> tuple[Tensor, Tensor]:
+def class_statistics(
+    embedding: Tensor, labels: Tensor, num_classes: int, normalise: bool = True
+) -> tuple[Tensor, Tensor]:
     """Sum of the embeddings of each class's pixels, and their number. Pixels with a label outside 0..C-1 do not count.
 
     Sums run in the embedding's precision within an image and in float64 over images.
@@ -116,7 +119,9 @@ def cosine_cross_entropy(cosine: Tensor, labels: Tensor, valid: Tensor, temperat
         temperature: tau > 0.
     """
     rows = cosine.flatten(2).transpose(1, 2).flatten(0, 1)  # [B h w, C]
-    logits = torch.where(valid, rows / temperature, torch.finfo(rows.dtype).min)  # finite: no nan where no class is valid
+    logits = torch.where(
+        valid, rows / temperature, torch.finfo(rows.dtype).min
+    )  # finite: no nan where no class is valid
     total = F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum")
     return total / (labels >= 0).sum().clamp(min=1)
 
@@ -139,7 +144,8 @@ def pixel_form(embedding: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class ClassMeans:
-    """Mean embedding of each class over a client's last complete pass through its data, not normalised, without gradient.
+    """Mean embedding of each class over a client's last complete pass through its data, not normalised, without
+    gradient.
 
     Args:
         num_classes: C.
@@ -184,7 +190,8 @@ def rank_in_class(labels: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         draws: [N], distinct random numbers that decide the order.
 
     Returns:
-        A permutation [N] of the members, sorted by class, and the rank (from 0) of each within its class, N for no class.
+        A permutation [N] of the members, sorted by class, and the rank (from 0) of each within its class, N for no
+        class.
     """
     order = draws.argsort()
     order = order[labels[order].argsort(stable=True)]
@@ -194,7 +201,8 @@ def rank_in_class(labels: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def stratified(labels: Tensor, limit: int, draws: Tensor) -> Tensor:
-    """Draw members of all classes in turns: one of each class, then a second of each, until `limit` or until all are drawn.
+    """Draw members of all classes in turns: one of each class, then a second of each, until `limit` or until all are
+    drawn.
 
     Args:
         labels: int64 [N]; negative for those that belong to no class, which come last.

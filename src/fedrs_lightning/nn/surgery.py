@@ -32,8 +32,8 @@ def network_of(task_or_model: nn.Module) -> nn.Module:
 def keys_of(task_or_model: nn.Module, *layer_types: type[nn.Module]) -> set[str]:
     """State keys (`model/...`) of the parameters and buffers that layers of these types own themselves.
 
-    Entries of layers nested inside such a layer are not its own: a modulation attached to a batch norm is not batch norm.
-    A layer that is registered under several names yields its keys under each of them, as the state dict does.
+    Entries of layers nested inside such a layer are not its own: a modulation attached to a batch norm is not batch
+    norm. A layer that is registered under several names yields its keys under each of them, as the state dict does.
 
     Args:
         task_or_model: a task, or a bare network.
@@ -61,7 +61,9 @@ def buffer_keys(task_or_model: nn.Module) -> set[str]:
 
 def integer_keys(task_or_model: nn.Module) -> set[str]:
     """State keys of entries that are not floating point, such as the batch counters of batch norm."""
-    return {MODEL + name for name, value in network_of(task_or_model).state_dict().items() if not value.is_floating_point()}
+    return {
+        MODEL + name for name, value in network_of(task_or_model).state_dict().items() if not value.is_floating_point()
+    }
 
 
 def attach(host: nn.Module, name: str, layer: nn.Module, where: Where) -> None:

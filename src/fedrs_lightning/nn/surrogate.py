@@ -25,7 +25,8 @@ def class_means(seed: int, num_classes: int, bands: int, side: int, std: float) 
 
 
 def draw(means: Tensor, labels: Tensor, size: tuple[int, int], noise: float) -> Tensor:
-    """One image a label: the class's mean enlarged to `size` (bilinear) plus N(0, noise^2), from the current random stream.
+    """One image a label: the class's mean enlarged to `size` (bilinear) plus N(0, noise^2), from the current random
+    stream.
 
     Args:
         means: [C, bands, side, side].
@@ -43,8 +44,8 @@ def draw(means: Tensor, labels: Tensor, size: tuple[int, int], noise: float) -> 
 def supervised_contrast(features: Tensor, labels: Tensor, temperature: float) -> Tensor:
     """Supervised contrastive loss (Khosla et al., 2020, arXiv:2004.11362) of features, scaled to unit length here.
 
-    For each row the mean over its positives of -log softmax among all other rows; a row without a positive adds 0 and counts
-    in the mean over rows.
+    For each row the mean over its positives of -log softmax among all other rows; a row without a positive adds 0 and
+    counts in the mean over rows.
 
     Args:
         features: [N, D].
@@ -56,6 +57,8 @@ def supervised_contrast(features: Tensor, labels: Tensor, temperature: float) ->
         own = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
         positive = (labels[:, None] == labels if labels.ndim == 1 else labels) & ~own
         similarity = rows @ rows.T / temperature
-        log_share = F.log_softmax(similarity.masked_fill(own, torch.finfo(similarity.dtype).min), dim=1)  # finite: no nan for one row
+        log_share = F.log_softmax(
+            similarity.masked_fill(own, torch.finfo(similarity.dtype).min), dim=1
+        )  # finite: no nan for one row
         total = torch.where(positive, log_share, 0.0).sum(1)
         return -(total / positive.sum(1).clamp(min=1)).mean()

@@ -1,4 +1,6 @@
-"""Trainable parameters under their state keys, and terms of the objective whose gradient is known without a backward pass."""
+"""Trainable parameters under their state keys, and terms of the objective whose gradient is known without a backward
+pass.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from fedrs_lightning.nn.surgery import MODEL, network_of
 
 def trainable(task_or_model: nn.Module) -> dict[str, nn.Parameter]:
     """Parameters that take gradients, by state key (`model/...`), in the order of the network."""
-    return {MODEL + name: parameter for name, parameter in network_of(task_or_model).named_parameters() if parameter.requires_grad}
+    return {
+        MODEL + name: parameter
+        for name, parameter in network_of(task_or_model).named_parameters()
+        if parameter.requires_grad
+    }
 
 
 def snapshot(parameters: Mapping[str, Tensor]) -> list[Tensor]:
@@ -23,12 +29,14 @@ def snapshot(parameters: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def before_step(optimizer: Optimizer, act: Callable[[list[Tensor], list[Tensor], list[int]], object]) -> None:
-    """Let `act` change the gradients between every backward pass and the optimiser's step, as long as the optimiser lives.
+    """Let `act` change the gradients between every backward pass and the optimiser's step, as long as the optimiser
+    lives.
 
     Args:
         optimizer: of one visit.
-        act: called without gradient tracking with the parameters that have a gradient, their gradients, and their positions
-            among all parameters of the optimiser. A parameter without a gradient takes no step, and has nothing to change.
+        act: called without gradient tracking with the parameters that have a gradient, their gradients, and their
+            positions among all parameters of the optimiser. A parameter without a gradient takes no step, and has
+            nothing to change.
     """
     parameters: list[Tensor] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -43,4 +51,6 @@ def before_step(optimizer: Optimizer, act: Callable[[list[Tensor], list[Tensor],
 
 def squared_distance(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
     """Sum of squared differences over all tensors, a float64 scalar on the tensors' device."""
-    return torch.stack([(a.detach().double() - b.double()).square().sum() for a, b in zip(first, second, strict=True)]).sum()
+    return torch.stack(
+        [(a.detach().double() - b.double()).square().sum() for a, b in zip(first, second, strict=True)]
+    ).sum()

@@ -26,7 +26,10 @@ ROLES = {
 }
 """Names of bands, in lower case, by what they show."""
 
-COMPOSITES = {"true colour": ("red", "green", "blue"), "false colour (near infrared, red, green)": ("near infrared", "red", "green")}
+COMPOSITES = {
+    "true colour": ("red", "green", "blue"),
+    "false colour (near infrared, red, green)": ("near infrared", "red", "green"),
+}
 
 
 def plot_class_heat_map(
@@ -49,7 +52,9 @@ def plot_class_heat_map(
         axes = figure.add_subplot()
         colours = mpl.colormaps["Blues"].with_extremes(bad=GREY)
         top = max(float(shares.max(initial=0)), 1e-9)
-        image = axes.imshow(np.ma.masked_where(counts == 0, shares), aspect="auto", cmap=colours, norm=PowerNorm(0.5, 0, top))
+        image = axes.imshow(
+            np.ma.masked_where(counts == 0, shares), aspect="auto", cmap=colours, norm=PowerNorm(0.5, 0, top)
+        )
         if numbered:
             for row, column in np.argwhere(counts > 0):
                 dark = (shares[row, column] / top) ** 0.5 > 0.6
@@ -72,7 +77,11 @@ def plot_class_heat_map(
 
 
 def plot_band_histograms(
-    histograms: Mapping[str, Sequence[np.ndarray | None]], widths: Mapping[str, int], clients: Sequence[str], out: Path, title: str
+    histograms: Mapping[str, Sequence[np.ndarray | None]],
+    widths: Mapping[str, int],
+    clients: Sequence[str],
+    out: Path,
+    title: str,
 ) -> Path:
     """One panel a band, one line a client: square root of the share of pixels by value, at most 48 bins.
 
@@ -98,12 +107,19 @@ def plot_band_histograms(
                 continue
             band, tables = list(histograms.items())[place]
             edges, logarithmic = _edges(np.sum([table for table in tables if table is not None], axis=0), widths[band])
-            densities = {client: _density(table, widths[band], edges) for client, table in enumerate(tables) if table is not None}
+            densities = {
+                client: _density(table, widths[band], edges) for client, table in enumerate(tables) if table is not None
+            }
             for client, density in densities.items():
                 colour = "#55555555" if many else COLOURS[client % len(COLOURS)]
                 style = "-" if many else _style(client)
                 axes.step(
-                    np.append(edges[:-1], edges[-1]), np.append(density, density[-1:]), style, where="post", color=colour, linewidth=1.1
+                    np.append(edges[:-1], edges[-1]),
+                    np.append(density, density[-1:]),
+                    style,
+                    where="post",
+                    color=colour,
+                    linewidth=1.1,
                 )
             axes.set_xscale("log" if logarithmic else "linear")
             axes.set_xlim(edges[0], edges[-1])
@@ -114,7 +130,8 @@ def plot_band_histograms(
             axes.set_title(band, fontsize=9)
         if not many:
             handles: list[Any] = [
-                mpl.lines.Line2D([], [], color=COLOURS[number % len(COLOURS)], ls=_style(number)) for number in range(len(clients))
+                mpl.lines.Line2D([], [], color=COLOURS[number % len(COLOURS)], ls=_style(number))
+                for number in range(len(clients))
             ]
             figure.legend(handles, [brief_name(name, 20) for name in clients], loc="outside right upper", fontsize=8)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
@@ -132,7 +149,9 @@ def _style(number: int) -> Any:
 def _edges(counts: np.ndarray, width: int) -> tuple[np.ndarray, bool]:
     """Edges of at most 48 bins between the 0.5th and the 99.5th percentile of a histogram, and whether they grow."""
     cumulated = np.cumsum(counts)
-    low, middle, high = (int(value) * width for value in np.searchsorted(cumulated, np.array([0.005, 0.5, 0.995]) * cumulated[-1]))
+    low, middle, high = (
+        int(value) * width for value in np.searchsorted(cumulated, np.array([0.005, 0.5, 0.995]) * cumulated[-1])
+    )
     high += width
     logarithmic = middle > 0 and high > 12 * middle
     first = max(low, width) if logarithmic else low
@@ -181,7 +200,10 @@ def plot_samples(sheet: Sheet, out: Path, title: str) -> Path:
     number = len(sheet.texts)
     lines = max(text.count("\n") + 1 for text in sheet.texts)
     with mpl.rc_context({**STYLE, "axes.grid": False}):
-        size = (max(6.0, 1.75 * number + 0.5), 1.62 * len(pictures) + 0.13 * lines + 0.4 + (0.5 if sheet.classes else 0))
+        size = (
+            max(6.0, 1.75 * number + 0.5),
+            1.62 * len(pictures) + 0.13 * lines + 0.4 + (0.5 if sheet.classes else 0),
+        )
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(len(pictures), number, squeeze=False)
         for row, (name, content) in zip(grid, pictures.items(), strict=True):
@@ -204,7 +226,8 @@ def plot_samples(sheet: Sheet, out: Path, title: str) -> Path:
 
 
 def composites(bands: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Colour pictures of samples, each float [B, h, w, 3] in [0, 1]: true and false colour as far as the bands are there.
+    """Colour pictures of samples, each float [B, h, w, 3] in [0, 1]: true and false colour as far as the bands are
+    there.
 
     Where no band has a known name, the first three are shown, or the first one in grey.
     """
@@ -213,7 +236,11 @@ def composites(bands: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         role = next((role for role, names in ROLES.items() if name.lower() in names), None)
         if role is not None:
             known.setdefault(role, pixels)
-    made = {name: [known[role] for role in roles] for name, roles in COMPOSITES.items() if all(role in known for role in roles)}
+    made = {
+        name: [known[role] for role in roles]
+        for name, roles in COMPOSITES.items()
+        if all(role in known for role in roles)
+    }
     if not made:
         names = list(bands)[: 3 if len(bands) >= 3 else 1]
         made = {", ".join(names): [bands[name] for name in (names if len(names) == 3 else names * 3)]}

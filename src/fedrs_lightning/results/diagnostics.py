@@ -33,7 +33,9 @@ def plot_confusion(counts: np.ndarray, classes: Sequence[str], out: Path, title:
     share = np.divide(counts, support, out=np.full_like(counts, np.nan), where=support > 0)
     side = 2.2 + 0.5 * len(classes)
     with mpl.rc_context({**STYLE, "axes.grid": False}):
-        figure = Figure(figsize=(max(side + 1.2, 4.8), side), layout="constrained")  # the title of three classes needs the width
+        figure = Figure(
+            figsize=(max(side + 1.2, 4.8), side), layout="constrained"
+        )  # the title of three classes needs the width
         axes = figure.add_subplot()
         colours = mpl.colormaps["Blues"].with_extremes(bad=GREY)
         image = axes.imshow(np.ma.masked_invalid(share), cmap=colours, vmin=0, vmax=1)
@@ -41,13 +43,21 @@ def plot_confusion(counts: np.ndarray, classes: Sequence[str], out: Path, title:
             if np.isfinite(share[row, column]):
                 dark = share[row, column] > 0.6
                 axes.text(
-                    column, row, f"{100 * share[row, column]:.0f}", ha="center", va="center", color="white" if dark else "black", fontsize=8
+                    column,
+                    row,
+                    f"{100 * share[row, column]:.0f}",
+                    ha="center",
+                    va="center",
+                    color="white" if dark else "black",
+                    fontsize=8,
                 )
         axes.set_xticks(range(len(classes)), classes, rotation=45, ha="right", rotation_mode="anchor")
         axes.set_yticks(range(len(classes)), classes)
         axes.set_xlabel("predicted class")
         axes.set_ylabel("labelled class")
-        figure.suptitle(f"{title}\n% of the labelled pixels or samples of a row; grey: none", fontsize=9, x=0.01, ha="left")
+        figure.suptitle(
+            f"{title}\n% of the labelled pixels or samples of a row; grey: none", fontsize=9, x=0.01, ha="left"
+        )
         figure.colorbar(image, ax=axes, shrink=0.8)
         return save(figure, out)
 
@@ -62,7 +72,9 @@ def plot_loss_terms(store: RunStore, out: Path) -> Path | None:
     for row in store.clients():
         for key, value in row.items():
             if key.startswith("loss/") and value is not None:
-                sums.setdefault(key.removeprefix("loss/"), {}).setdefault(row["round"], []).append((value, row["num_samples"]))
+                sums.setdefault(key.removeprefix("loss/"), {}).setdefault(row["round"], []).append(
+                    (value, row["num_samples"])
+                )
     if len(sums) < 2:
         return None
     with mpl.rc_context(STYLE):
@@ -71,7 +83,13 @@ def plot_loss_terms(store: RunStore, out: Path) -> Path | None:
         for index, (name, rounds) in enumerate(sums.items()):
             tables = [np.array(rounds[number]) for number in sorted(rounds)]
             values = [np.average(table[:, 0], weights=table[:, 1]) for table in tables]
-            axes.plot(sorted(rounds), values, STYLES[index // len(COLOURS) % 4], color=COLOURS[index % len(COLOURS)], label=name)
+            axes.plot(
+                sorted(rounds),
+                values,
+                STYLES[index // len(COLOURS) % 4],
+                color=COLOURS[index % len(COLOURS)],
+                label=name,
+            )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("round")
         axes.set_ylabel("mean over clients")
@@ -80,14 +98,24 @@ def plot_loss_terms(store: RunStore, out: Path) -> Path | None:
 
 
 def plot_by_class(
-    store: RunStore, prefix: str, title: str, classes: Sequence[str], out: Path, *, limits: tuple[float, float] | None = None
+    store: RunStore,
+    prefix: str,
+    title: str,
+    classes: Sequence[str],
+    out: Path,
+    *,
+    limits: tuple[float, float] | None = None,
 ) -> Path | None:
     """Client log entries `prefix/<class>`: left the last value of each client and class, right each class over rounds.
 
     Returns:
         `out`, or None when the log holds none.
     """
-    rows = [row for row in store.clients() if row.get("phase") == "train" and any(key.startswith(f"{prefix}/") for key in row)]
+    rows = [
+        row
+        for row in store.clients()
+        if row.get("phase") == "train" and any(key.startswith(f"{prefix}/") for key in row)
+    ]
     if not rows:
         return None
     keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key.startswith(f"{prefix}/")]
@@ -99,15 +127,26 @@ def plot_by_class(
         figure = Figure(figsize=(9.6, 1.8 + 0.28 * max(len(clients), 6)), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
         colours = mpl.colormaps["PuOr_r" if limits == (0.0, 1.0) else "cividis"].with_extremes(bad=GREY)
-        image = left.imshow(np.ma.masked_invalid(grid), aspect="auto", cmap=colours, vmin=limits and limits[0], vmax=limits and limits[1])
+        image = left.imshow(
+            np.ma.masked_invalid(grid),
+            aspect="auto",
+            cmap=colours,
+            vmin=limits and limits[0],
+            vmax=limits and limits[1],
+        )
         left.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
         left.set_yticks(range(len(clients)), _client_names(store, clients), fontsize=7)
         left.set_title("last visit of each client")
         figure.colorbar(image, ax=left)
         for index, (key, name) in enumerate(zip(keys, names, strict=True)):
             rounds = sorted({row["round"] for row in rows if row.get(key) is not None})
-            means = [np.mean([row[key] for row in rows if row["round"] == number and row.get(key) is not None]) for number in rounds]
-            right.plot(rounds, means, STYLES[index // len(COLOURS) % 4], color=COLOURS[index % len(COLOURS)], label=name)
+            means = [
+                np.mean([row[key] for row in rows if row["round"] == number and row.get(key) is not None])
+                for number in rounds
+            ]
+            right.plot(
+                rounds, means, STYLES[index // len(COLOURS) % 4], color=COLOURS[index % len(COLOURS)], label=name
+            )
         right.xaxis.set_major_locator(MaxNLocator(integer=True))
         right.set_xlabel("round")
         right.set_title("mean over the cohort")
@@ -118,7 +157,9 @@ def plot_by_class(
         return save(figure, out)
 
 
-def plot_descriptors(descriptors: Mapping[int, np.ndarray], clusters: Mapping[int, int], domains: Mapping[int, str], out: Path) -> Path:
+def plot_descriptors(
+    descriptors: Mapping[int, np.ndarray], clusters: Mapping[int, int], domains: Mapping[int, str], out: Path
+) -> Path:
     """Clients' descriptors in their two leading principal components, after z-scores per entry.
 
     Args:
@@ -148,7 +189,9 @@ def plot_descriptors(descriptors: Mapping[int, np.ndarray], clusters: Mapping[in
             axes.scatter([], [], color="#555555", marker=MARKERS[index % len(MARKERS)], label=f"domain {domain or '?'}")
         for cluster in sorted({clusters.get(client, -1) for client in clients}):
             colour = COLOURS[cluster % len(COLOURS)] if cluster >= 0 else "#999999"
-            axes.scatter([], [], color=colour, marker="s", label=f"cluster {cluster}" if cluster >= 0 else "no cluster yet")
+            axes.scatter(
+                [], [], color=colour, marker="s", label=f"cluster {cluster}" if cluster >= 0 else "no cluster yet"
+            )
         axes.set_xlabel(f"first component ({100 * share[0]:.0f} % of variance)")
         axes.set_ylabel(f"second component ({100 * (share[1] if len(share) > 1 else 0):.0f} %)")
         axes.set_title("client descriptors: colour is the server's cluster, marker the true domain")
@@ -184,14 +227,19 @@ def plot_predictions(
         for row, axes in enumerate(grid):
             low, high = np.percentile(images[row], [2, 98])
             picture = np.clip((images[row] - low) / max(high - low, 1e-9), 0, 1).transpose(1, 2, 0)
-            for column, (axis, content) in enumerate(zip(axes, (picture, colours[labels[row]], colours[predictions[row]]), strict=True)):
+            for column, (axis, content) in enumerate(
+                zip(axes, (picture, colours[labels[row]], colours[predictions[row]]), strict=True)
+            ):
                 axis.imshow(content)
                 axis.set_xticks([])
                 axis.set_yticks([])
                 if row == 0:
                     axis.set_title(("image", "label (black: ignored)", "prediction")[column])
             axes[0].set_ylabel(names[row], fontsize=7)
-        handles = [mpl.patches.Patch(facecolor=palette[index] / 255, edgecolor="#888888", label=name) for index, name in enumerate(classes)]
+        handles = [
+            mpl.patches.Patch(facecolor=palette[index] / 255, edgecolor="#888888", label=name)
+            for index, name in enumerate(classes)
+        ]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(classes), 4), fontsize=8)
         return save(figure, out)
 

@@ -15,8 +15,25 @@ from typing import Any
 
 import fedrs_lightning
 
-LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "numpy", "jsonargparse", "safetensors", "pillow", "rasterio")
-SLURM = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_JOB_NODELIST", "SLURM_NTASKS")
+LIBRARIES = (
+    "torch",
+    "torchvision",
+    "lightning",
+    "torchmetrics",
+    "numpy",
+    "jsonargparse",
+    "safetensors",
+    "pillow",
+    "rasterio",
+)
+SLURM = (
+    "SLURM_JOB_ID",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_RESTART_COUNT",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NTASKS",
+)
 
 
 def environment(
@@ -113,7 +130,12 @@ def _git(folder: Path, *arguments: str) -> str | None:
     variables = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, env=variables, check=False
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env=variables,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

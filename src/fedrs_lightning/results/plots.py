@@ -19,7 +19,8 @@ from fedrs_lightning.files import atomic_path
 from fedrs_lightning.results.store import RunStore
 from fedrs_lightning.results.tables import collect, flatten, full_name, is_lower_better, label_of, unknown_metric
 
-# Okabe and Ito's colours, told apart under the common kinds of colour blindness; yellow is left out as too pale for a line.
+# Okabe and Ito's colours, told apart under the common kinds of colour blindness; yellow is left out as too pale for a
+# line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 STYLES = ("-", "--", ":", "-.")
 NUMBERED = 12  # clients that a picture of single clients can number
@@ -74,27 +75,43 @@ def plot_curves(stores: Sequence[RunStore], out: Path, metric: str | None = None
         for index, curve in enumerate(curves):
             colour, style = COLOURS[index % len(COLOURS)], STYLES[index // len(COLOURS) % len(STYLES)]
             mean = curve.values.mean(0)
-            seeds = f"{len(curve.stores)} seed{'' if len(curve.stores) == 1 else 's'}{', running' if curve.running else ''}"
+            seeds = (
+                f"{len(curve.stores)} seed{'' if len(curve.stores) == 1 else 's'}{', running' if curve.running else ''}"
+            )
             mark = "o" if len(curve.rounds) == 1 else None
-            axes.plot(curve.rounds, mean, color=colour, linestyle=style, linewidth=1.8, marker=mark, label=f"{curve.label} ({seeds})")
+            axes.plot(
+                curve.rounds,
+                mean,
+                color=colour,
+                linestyle=style,
+                linewidth=1.8,
+                marker=mark,
+                label=f"{curve.label} ({seeds})",
+            )
             if len(curve.stores) > 1:
                 spread = curve.values.std(0, ddof=1)
                 axes.fill_between(curve.rounds, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _value_axis(axes, key, max(curve.values.max() for curve in curves))
-        axes.set_title(_title(stores) + ("; bands: one deviation over seeds" if any(len(curve.stores) > 1 for curve in curves) else ""))
+        axes.set_title(
+            _title(stores)
+            + ("; bands: one deviation over seeds" if any(len(curve.stores) > 1 for curve in curves) else "")
+        )
         # The order of the last values: the legend reads like the right edge of the curves.
         handles, names = axes.get_legend_handles_labels()
         order = np.argsort([-curve.values.mean(0)[-1] for curve in curves], kind="stable")
-        axes.legend([handles[i] for i in order], [names[i] for i in order], loc="center left", bbox_to_anchor=(1.01, 0.5))
+        axes.legend(
+            [handles[i] for i in order], [names[i] for i in order], loc="center left", bbox_to_anchor=(1.01, 0.5)
+        )
         return save(figure, out)
 
 
 def plot_clients(stores: Sequence[RunStore], out: Path, metric: str | None = None) -> Path | None:
     """Every client in the last round, one column a label: a point a client and seed, its area by training samples.
 
-    Up to `NUMBERED` clients carry their number, and stand side by side in its order; their names are beside the picture.
+    Up to `NUMBERED` clients carry their number, and stand side by side in its order; their names are beside the
+    picture.
 
     Returns:
         `out`, or None when no complete run has values of single clients under this metric.
@@ -105,7 +122,9 @@ def plot_clients(stores: Sequence[RunStore], out: Path, metric: str | None = Non
     names: dict[int, str] = {}
     for group in collect(stores).groups:
         for result in group.results:
-            column = (name if result["headline"]["protocol"] == protocol else key).removesuffix("_pooled")  # of one client
+            column = (name if result["headline"]["protocol"] == protocol else key).removesuffix(
+                "_pooled"
+            )  # of one client
             rows = [row for row in result["per_client"] if row.get(column) is not None]
             points = [(row[column], row.get("num_samples", 1), row["client"]) for row in rows]
             names |= {row["client"]: row.get("name") or "" for row in rows}
@@ -130,14 +149,30 @@ def plot_clients(stores: Sequence[RunStore], out: Path, metric: str | None = Non
                 which = clients == client
                 if which.any():
                     place = (index + shift[which][0], values[which].max())
-                    axes.annotate(str(client), place, (0, 5), textcoords="offset points", ha="center", va="bottom", fontsize=6)
+                    axes.annotate(
+                        str(client), place, (0, 5), textcoords="offset points", ha="center", va="bottom", fontsize=6
+                    )
             axes.hlines(values.mean(), index - 0.36, index + 0.36, color=colour, linewidth=2)
         axes.set_xticks(range(len(columns)), list(columns), rotation=20 if max(map(len, columns)) > 12 else 0)
         axes.set_xlim(-0.6, len(columns) - 0.4)
-        _value_axis(axes, key.removesuffix("_pooled"), max(value for points in columns.values() for value, _, _ in points))
-        told = [f"{client} {names[client]}" for client in places if names[client] not in ("", str(client), f"client {client}")]
+        _value_axis(
+            axes, key.removesuffix("_pooled"), max(value for points in columns.values() for value, _, _ in points)
+        )
+        told = [
+            f"{client} {names[client]}"
+            for client in places
+            if names[client] not in ("", str(client), f"client {client}")
+        ]
         if told:
-            axes.annotate("\n".join(told), (1, 1), (6, 0), xycoords="axes fraction", textcoords="offset points", va="top", fontsize=7)
+            axes.annotate(
+                "\n".join(told),
+                (1, 1),
+                (6, 0),
+                xycoords="axes fraction",
+                textcoords="offset points",
+                va="top",
+                fontsize=7,
+            )
         axes.set_title(f"{_title(stores)}: clients in the last round\n(area: training samples, line: mean)", fontsize=9)
         return save(figure, out)
 
@@ -182,17 +217,23 @@ def plot_weights(store: RunStore, out: Path) -> Path | None:
             )
             every = -(-len(clients) // 30)
             axes.set_yticks(
-                range(0, len(clients), every), [names.get(client, f"client {client}") for client in clients[::every]], fontsize=7
+                range(0, len(clients), every),
+                [names.get(client, f"client {client}") for client in clients[::every]],
+                fontsize=7,
             )
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.set_xlabel("round" if index == len(panels) - 1 else "")
             axes.set_title(
-                "aggregation weight" if key == "weight" else f"score ({key.rpartition('/')[0]}): agreement with the cohort, -1 to 1"
+                "aggregation weight"
+                if key == "weight"
+                else f"score ({key.rpartition('/')[0]}): agreement with the cohort, -1 to 1"
             )
             figure.colorbar(image, ax=axes, pad=0.01)
         label = label_of(store, result) if result else f"{_running_label(store)}, running"
         seed = f", seed {result['seed']}" if result else ""
-        absent = "; grey: not in the cohort" if any(len(panel) < len(clients) * last for panel in panels.values()) else ""
+        absent = (
+            "; grey: not in the cohort" if any(len(panel) < len(clients) * last for panel in panels.values()) else ""
+        )
         figure.suptitle(f"{label}{seed}{absent}", x=0.01, ha="left", fontsize=10)
         return save(figure, out)
 
@@ -202,7 +243,9 @@ def weighted_runs(stores: Sequence[RunStore]) -> list[tuple[str, RunStore]]:
     found: dict[str, RunStore] = {}
     collection = collect(stores)
     groups = [(_named(group.label, group.experiment, stores), group.stores[0]) for group in collection.groups]
-    groups += [(_named(_running_label(store), store.path.parent.name, stores), store) for store, _ in collection.left_out]
+    groups += [
+        (_named(_running_label(store), store.path.parent.name, stores), store) for store, _ in collection.left_out
+    ]
     for label, store in groups:
         name = re.sub(r"[^A-Za-z0-9.=+-]+", "-", label).strip("-")
         if name not in found and any(key.endswith("/score") for row in store.clients() for key in row):
@@ -223,7 +266,9 @@ def metric_key(stores: Sequence[RunStore], metric: str | None) -> str:
         result = store.result()
         if result is not None and headline is None:
             headline = result["headline"]
-        known |= {key: None for record in store.rounds() for key, value in record["metrics"].items() if value is not None}
+        known |= {
+            key: None for record in store.rounds() for key, value in record["metrics"].items() if value is not None
+        }
     if not known:
         raise RunError(f"{stores[0].path}: no round is finished yet, so there is nothing to draw")
     scores = [key for key in known if not is_lower_better(key)] or list(known)
@@ -261,7 +306,13 @@ def _curves(stores: Sequence[RunStore], key: str) -> list[Curve]:
 def _curve(label: str, stores: list[RunStore], key: str, running: bool) -> Curve | None:
     series = []
     for store in stores:
-        series.append({record["round"]: record["metrics"][key] for record in store.rounds() if record["metrics"].get(key) is not None})
+        series.append(
+            {
+                record["round"]: record["metrics"][key]
+                for record in store.rounds()
+                if record["metrics"].get(key) is not None
+            }
+        )
     rounds = sorted(set.intersection(*map(set, series)))
     if not rounds:
         return None
@@ -286,10 +337,16 @@ def _named(label: str, experiment: str, stores: Sequence[RunStore]) -> str:
 
 
 def _title(stores: Sequence[RunStore]) -> str:
-    synthetic = any((store.result() or store.manifest() or {}).get(key) for store in stores for key in ("synthetic_data", "synthetic"))
+    synthetic = any(
+        (store.result() or store.manifest() or {}).get(key)
+        for store in stores
+        for key in ("synthetic_data", "synthetic")
+    )
     names = _experiments(stores)
     more = len(names) - 2
-    shown = ", ".join(names) if more < 2 else f"{', '.join(names[:2])} and {more} more"  # a longer title squeezes the axes
+    shown = (
+        ", ".join(names) if more < 2 else f"{', '.join(names[:2])} and {more} more"
+    )  # a longer title squeezes the axes
     return shown + (" (synthetic data)" if synthetic else "")
 
 

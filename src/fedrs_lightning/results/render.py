@@ -53,10 +53,17 @@ def terminal(tables: list[Table], collection: Collection) -> RenderableType:
             words = index == 0 or name == "protocol"
             longest = max(len(texts[index]) for texts in [*rows, header[-1:] * len(header)])
             width = min(longest, 32) if words else longest  # titles wrap first
-            rich.add_column(name, justify="left" if words else "right", overflow="fold", vertical="bottom", min_width=width)
+            rich.add_column(
+                name, justify="left" if words else "right", overflow="fold", vertical="bottom", min_width=width
+            )
         for row, texts in enumerate(rows):
             cells = [None] * (len(texts) - len(table.columns) - 1) + table.cells[row] + [None]
-            rich.add_row(*(Text(text, style="bold" if cell and cell.best else "") for text, cell in zip(texts, cells, strict=True)))
+            rich.add_row(
+                *(
+                    Text(text, style="bold" if cell and cell.best else "")
+                    for text, cell in zip(texts, cells, strict=True)
+                )
+            )
         parts += [rich, ""]
     parts += [Text(text) for text in _below(collection)]
     return Group(*parts)
@@ -142,7 +149,11 @@ def _json(tables: list[Table], collection: Collection) -> dict[str, Any]:
                 "caption": table.caption,
                 "rows": [
                     {"label": label, "protocol": table.protocols[row], "seeds": table.seeds[row]}
-                    | {"columns": {name: value(cell) for name, cell in zip(table.columns, table.cells[row], strict=True)}}
+                    | {
+                        "columns": {
+                            name: value(cell) for name, cell in zip(table.columns, table.cells[row], strict=True)
+                        }
+                    }
                     for row, label in enumerate(table.labels)
                 ],
             }

@@ -132,7 +132,9 @@ class RunStore:
         try:
             value = yaml.safe_load(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise RunError(f"{path}: no such file; it is written before round 1, so this is not a run directory") from None
+            raise RunError(
+                f"{path}: no such file; it is written before round 1, so this is not a run directory"
+            ) from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise RunError(f"{path}: not valid YAML ({' '.join(str(error).split())}); restore it from a copy") from None
         if not isinstance(value, dict):
@@ -209,13 +211,17 @@ class RunStore:
             return None
         value = read_json(path)
         if not isinstance(value, dict):
-            raise RunError(f"{path}: holds {type(value).__name__}, not a JSON object; delete it or restore it from a copy")
+            raise RunError(
+                f"{path}: holds {type(value).__name__}, not a JSON object; delete it or restore it from a copy"
+            )
         return value
 
 
 def is_run(path: Path) -> bool:
     """Whether a folder is a run directory: it has a round log, a result, or a config beside an environment."""
-    return any((path / name).is_file() for name in (ROUNDS, RESULT)) or all((path / name).is_file() for name in (CONFIG, ENVIRONMENT))
+    return any((path / name).is_file() for name in (ROUNDS, RESULT)) or all(
+        (path / name).is_file() for name in (CONFIG, ENVIRONMENT)
+    )
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[RunStore]:
@@ -227,7 +233,9 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunStore]:
     found: dict[Path, Path] = {}
     for start in map(Path, paths):
         if not start.is_dir():
-            raise RunError(f"{start}: no such folder; give run directories or a folder that holds some, for example runs/")
+            raise RunError(
+                f"{start}: no such folder; give run directories or a folder that holds some, for example runs/"
+            )
         for folder, below, _ in os.walk(start):
             if is_run(Path(folder)):
                 found.setdefault(Path(folder).resolve(), Path(folder))
@@ -260,9 +268,14 @@ def _check(path: Path, number: int, key: str, value: Any) -> None:
             _check(path, number, f"{key}[{index}]", inner)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise RunError(f"{path}: round {number}: {key} is {value}; JSON has no such number, leave the key out or write null")
+            raise RunError(
+                f"{path}: round {number}: {key} is {value}; JSON has no such number, leave the key out or write null"
+            )
     elif not isinstance(value, (str, int, type(None))):
-        raise RunError(f"{path}: round {number}: {key} is a {type(value).__name__}; the log takes plain numbers, text, lists and mappings")
+        raise RunError(
+            f"{path}: round {number}: {key} is a {type(value).__name__}; the log takes plain numbers, text, lists and "
+            "mappings"
+        )
 
 
 def _lines(path: Path) -> list[tuple[bytes, Record]]:
@@ -272,7 +285,10 @@ def _lines(path: Path) -> list[tuple[bytes, Record]]:
     for number, line in enumerate(whole, start=1):
         record = _record(line)
         if record is None:
-            raise RunError(f"{path}: line {number} is damaged; restore the file from a copy, or delete that line if you can do without it")
+            raise RunError(
+                f"{path}: line {number} is damaged; restore the file from a copy, or delete that line if you can do "
+                "without it"
+            )
         lines.append((line, record))
     record = _record(tail)
     return lines if record is None else [*lines, (tail, record)]

@@ -56,7 +56,8 @@ def summarise(
         digest: digest of server state and all client memories.
         digest_model: digest of the server's `model/*` keys.
         cost: operations, parameters and bytes, as `fedrs flops` counts them; None if nobody counted.
-        setup_bytes: sent (`up`) and received (`down`) by all clients once before round 1; not in `bytes`, which is of the rounds.
+        setup_bytes: sent (`up`) and received (`down`) by all clients once before round 1; not in `bytes`, which is of
+            the rounds.
         label: name of the run in tables; None takes `method`.
         status: `complete`, or another word when the run ended early.
 
@@ -76,7 +77,10 @@ def summarise(
     last = rounds[-1]
     if not evaluated or evaluated[-1] is not last:
         known = ", ".join(sorted(last["metrics"])) or "nothing"
-        raise RunError(f"round {last['round']} has no {key}, only {known}; the last round must be evaluated under the headline protocol")
+        raise RunError(
+            f"round {last['round']} has no {key}, only {known}; the last round must be evaluated under the headline "
+            "protocol"
+        )
     tail = evaluated[-LAST_ROUNDS:]
     last4 = _means([record["metrics"] for record in tail])
     rows = list(clients)
@@ -131,10 +135,17 @@ def _best(rounds: Sequence[Record], metric: str) -> dict[str, Any] | None:
     if not candidates:
         return None
     best = max(candidates, key=lambda record: record["metrics"][key])
-    return {"round": best["round"], "chosen_on": "validation", "value": best["metrics"][key], "metrics": dict(best["metrics"])}
+    return {
+        "round": best["round"],
+        "chosen_on": "validation",
+        "value": best["metrics"][key],
+        "metrics": dict(best["metrics"]),
+    }
 
 
-def _per_client(rows: Iterable[Record], members: Sequence[Mapping[str, Any]], last: int, protocol: str) -> list[dict[str, Any]]:
+def _per_client(
+    rows: Iterable[Record], members: Sequence[Mapping[str, Any]], last: int, protocol: str
+) -> list[dict[str, Any]]:
     """One row a client: headline metrics by their own name, other protocols' as `protocol/metric`."""
     table = {member["client"]: dict(member) for member in members}
     for row in rows:
@@ -142,9 +153,12 @@ def _per_client(rows: Iterable[Record], members: Sequence[Mapping[str, Any]], la
             continue
         if row["client"] not in table:
             raise RunError(
-                f"clients.jsonl: round {last} evaluates client {row['client']}, which is not among the {len(table)} clients of the run"
+                f"clients.jsonl: round {last} evaluates client {row['client']}, which is not among the {len(table)} "
+                "clients of the run"
             )
         prefix = "" if row["protocol"] == protocol else f"{row['protocol']}/"
-        values = {prefix + key: value for key, value in row.items() if key not in ("round", "client", "phase", "protocol")}
+        values = {
+            prefix + key: value for key, value in row.items() if key not in ("round", "client", "phase", "protocol")
+        }
         table[row["client"]].update(values)
     return list(table.values())

@@ -26,7 +26,9 @@ HARMLESS_KEYS = (
     "fabric.residence_budget",
     "fabric.prefetch",
 )
-"""Keys that say where a run was executed, as the folders of data do, not what it computed: noted, and the runs are still one row."""
+"""Keys that say where a run was executed, as the folders of data do, not what it computed: noted, and the runs are
+still one row.
+"""
 
 
 POOLED = "_pooled"
@@ -116,8 +118,8 @@ def tabulate(collection: Collection, metrics: Sequence[str] = ()) -> list[Table]
     Args:
         collection: what `collect` returned.
         metrics: names such as `overall_accuracy` (under the headline protocol) or `personal_own/overall_accuracy`;
-            empty takes the headline metric and, where a run has it, the same metric under `global`; a pooled one has its
-            mean over clients beside it.
+            empty takes the headline metric and, where a run has it, the same metric under `global`; a pooled one has
+            its mean over clients beside it.
 
     Raises:
         ConfigError: no complete run has the metric; names the nearest one.
@@ -157,10 +159,15 @@ def unknown_metric(metric: str, known: Iterable[str], protocols: Iterable[str]) 
         protocols: under which a name that is not full is read.
     """
     known = set(known)
-    short = {key.removeprefix(f"{protocol}/") for protocol in protocols for key in known if key.startswith(f"{protocol}/")}
+    short = {
+        key.removeprefix(f"{protocol}/") for protocol in protocols for key in known if key.startswith(f"{protocol}/")
+    }
     names = sorted(short | known if "/" in metric or not short else short)
     near = difflib.get_close_matches(metric, names, n=1, cutoff=0.5)
-    return ConfigError(f"no run has the metric '{metric}'; " + (f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}"))
+    return ConfigError(
+        f"no run has the metric '{metric}'; "
+        + (f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}")
+    )
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -177,7 +184,9 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def is_place(key: str) -> bool:
-    """Whether a flat key names a folder of data, also of a data set among several: what is in it counts, not where it lies."""
+    """Whether a flat key names a folder of data, also of a data set among several: what is in it counts, not where it
+    lies.
+    """
     return key.startswith("data.") and key.rpartition(".")[2] in ("root", "cache_dir")
 
 
@@ -189,7 +198,9 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Dotted keys in which two flat configurations differ, apart from seed and run."""
     keys = dict.fromkeys([*first, *second])
     absent = object()
-    return [key for key in keys if key.split(".")[0] not in FREE_KEYS and first.get(key, absent) != second.get(key, absent)]
+    return [
+        key for key in keys if key.split(".")[0] not in FREE_KEYS and first.get(key, absent) != second.get(key, absent)
+    ]
 
 
 def label_of(store: RunStore, result: Record) -> str:
@@ -205,7 +216,9 @@ def is_lower_better(metric: str) -> bool:
 
 def _text(store: RunStore, result: Record, key: str) -> str:
     if not isinstance(result.get(key), str):
-        raise RunError(f"{store.path / 'result.json'}: '{key}' is missing; the run was written by another version, run it again")
+        raise RunError(
+            f"{store.path / 'result.json'}: '{key}' is missing; the run was written by another version, run it again"
+        )
     return str(result[key])
 
 
@@ -217,7 +230,9 @@ def _progress(store: RunStore, result: Record | None) -> str:
     return text if result is None else f"{result.get('status')}, {text}"
 
 
-def _split(experiment: str, label: str, runs: list[tuple[RunStore, Record, dict[str, Any]]], notes: list[str]) -> list[Group]:
+def _split(
+    experiment: str, label: str, runs: list[tuple[RunStore, Record, dict[str, Any]]], notes: list[str]
+) -> list[Group]:
     groups: list[Group] = []
     harmless: dict[str, None] = {}
     for store, result, config in runs:
@@ -233,14 +248,24 @@ def _split(experiment: str, label: str, runs: list[tuple[RunStore, Record, dict[
             groups.append(group)
     for group in groups:
         order = sorted(range(len(group.results)), key=lambda index: group.results[index]["seed"])
-        group.stores, group.results = [group.stores[index] for index in order], [group.results[index] for index in order]
+        group.stores, group.results = (
+            [group.stores[index] for index in order],
+            [group.results[index] for index in order],
+        )
     if harmless:
         notes.append(f"{label}: the runs differ in {', '.join(harmless)}")
     if len(groups) > 1:
         keys = list(
-            dict.fromkeys(key for group in groups[1:] for key in differing(groups[0].config, group.config) if not _is_harmless(key))
+            dict.fromkeys(
+                key
+                for group in groups[1:]
+                for key in differing(groups[0].config, group.config)
+                if not _is_harmless(key)
+            )
         )
-        notes.append(f"{label}: the configurations differ in more than the seed and are not averaged: {', '.join(keys)}")
+        notes.append(
+            f"{label}: the configurations differ in more than the seed and are not averaged: {', '.join(keys)}"
+        )
         shown = keys[:3]
         for group in groups:
             values = ", ".join(f"{key.rpartition('.')[2]}={group.config.get(key, 'absent')}" for key in shown)
@@ -252,7 +277,10 @@ def _add(group: Group, store: RunStore, result: Record, notes: list[str]) -> Non
     for other, known in zip(group.stores, group.results, strict=True):
         if known["seed"] == result["seed"]:
             same = "with the same result" if known.get("digest") == result.get("digest") else "with another result"
-            notes.append(f"{group.label}: seed {result['seed']} appears twice; {other.path} counts, {store.path} ({same}) does not")
+            notes.append(
+                f"{group.label}: seed {result['seed']} appears twice; {other.path} counts, {store.path} ({same}) does "
+                "not"
+            )
             return
     group.stores.append(store)
     group.results.append(result)
@@ -272,7 +300,10 @@ def _table(experiment: str, groups: list[Group], metrics: Sequence[str]) -> Tabl
             ("mean of last rounds", "last4", ""),
             ("weighted, last round", "final", "_weighted"),
         ):
-            cells = [_cell(group, rule, (_key(group, metric) if metric else "/".join(group.headline)) + suffix) for group in groups]
+            cells = [
+                _cell(group, rule, (_key(group, metric) if metric else "/".join(group.headline)) + suffix)
+                for group in groups
+            ]
             if any(cells):
                 columns[f"{metric}, {title}" if metric else title] = cells
                 lower.append(is_lower_better(metric or groups[0].headline[1]))
@@ -285,7 +316,9 @@ def _table(experiment: str, groups: list[Group], metrics: Sequence[str]) -> Tabl
     # Under different protocols the same number means different things: the best is marked among equals only.
     pools = [["/".join(group.headline) for group in groups] if not metrics else [""] * len(groups)] * len(columns)
     marked = [_mark(cells, pool, low) for cells, pool, low in zip(columns.values(), pools, lower, strict=True)]
-    percent = [not low and all(abs(cell.mean) <= 1 for cell in cells if cell) for cells, low in zip(marked, lower, strict=True)]
+    percent = [
+        not low and all(abs(cell.mean) <= 1 for cell in cells if cell) for cells, low in zip(marked, lower, strict=True)
+    ]
     return Table(
         experiment=experiment,
         caption=_caption(experiment, groups, metrics, mixed),
@@ -330,7 +363,11 @@ def _mark(cells: Sequence[Cell | None], pool: Sequence[str], lower: bool) -> lis
 
 def _caption(experiment: str, groups: list[Group], metrics: Sequence[str], mixed: bool) -> list[str]:
     results = [result for group in groups for result in group.results]
-    kind = "; synthetic data, not an Earth-observation result" if any(result.get("synthetic_data") for result in results) else ""
+    kind = (
+        "; synthetic data, not an Earth-observation result"
+        if any(result.get("synthetic_data") for result in results)
+        else ""
+    )
     protocols = _either(group.headline[0] for group in groups)
     lines = [f"{experiment}: {_span(results, 'num_clients', 'client')}, {_span(results, 'num_rounds', 'round')}{kind}"]
     if metrics:
@@ -354,7 +391,9 @@ def _caption(experiment: str, groups: list[Group], metrics: Sequence[str], mixed
 def _steps(results: Sequence[Record]) -> list[str]:
     """How long the runs trained: their optimiser steps over their clients, since rounds and epochs alone do not say it."""
     known = [(result.get("optimizer_steps"), result.get("num_clients")) for result in results]
-    shares = sorted({steps / clients for steps, clients in known if isinstance(steps, int) and isinstance(clients, int) and clients})
+    shares = sorted(
+        {steps / clients for steps, clients in known if isinstance(steps, int) and isinstance(clients, int) and clients}
+    )
     if not shares:
         return []
     span = f"{shares[0]:.6g}" if len(shares) == 1 else f"{shares[0]:.6g} to {shares[-1]:.6g}"

@@ -56,7 +56,9 @@ class Task(L.LightningModule, ABC):
 
     @abstractmethod
     def metric(self) -> Metric:
-        """A fresh metric on the task's device, `sync_on_compute=False`: its states merge exactly, in whatever order they come."""
+        """A fresh metric on the task's device, `sync_on_compute=False`: its states merge exactly, in whatever order
+        they come.
+        """
 
     @abstractmethod
     def update(self, metric: Metric, output: Output, batch: Batch) -> None:
@@ -64,7 +66,9 @@ class Task(L.LightningModule, ABC):
 
     @abstractmethod
     def scores(self, metric: Metric) -> dict[str, float]:
-        """Named results in float64 from the metric's states; the first entry is the headline. One without a value is nan."""
+        """Named results in float64 from the metric's states; the first entry is the headline. One without a value is
+        nan.
+        """
 
     def absent_classes(self, metric: Metric) -> list[str]:
         """Names of the classes that means over classes leave out, because the samples show none of them."""
@@ -143,6 +147,8 @@ class Task(L.LightningModule, ABC):
 
     def _log_scores(self, stage: str) -> None:
         metric = self._running.pop(stage)
-        with metric.sync_context():  # ranks of a distributed Trainer add their counts; a single process does nothing here
+        with (
+            metric.sync_context()
+        ):  # ranks of a distributed Trainer add their counts; a single process does nothing here
             scores = self.scores(metric)
         self.log_dict({f"{stage}/{name}": value for name, value in scores.items()})

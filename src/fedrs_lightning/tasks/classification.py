@@ -18,7 +18,8 @@ from fedrs_lightning.types import Batch, Output
 
 
 class ClassificationTask(Task):
-    """A residual network, cross-entropy and overall accuracy. Batches hold `image` [B, C_in, H, W] and `label` int64 [B].
+    """A residual network, cross-entropy and overall accuracy. Batches hold `image` [B, C_in, H, W] and `label` int64
+    [B].
 
     Args:
         backbone: depth of the network.
@@ -61,7 +62,9 @@ class ClassificationTask(Task):
         """
         require_labels(batch, self)
         if batch["label"].dim() != 1:
-            raise ConfigError("ClassificationTask: the data have several labels an image; take task.class_path: MultilabelTask")
+            raise ConfigError(
+                "ClassificationTask: the data have several labels an image; take task.class_path: MultilabelTask"
+            )
 
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean cross-entropy of the batch."""
@@ -88,4 +91,7 @@ def require_labels(batch: Batch, task: Task) -> None:
         ConfigError: there is no `label`.
     """
     if "label" not in batch:
-        raise ConfigError(f"{type(task).__name__}: the data have classes of pixels, not of images; take task.class_path: SegmentationTask")
+        raise ConfigError(
+            f"{type(task).__name__}: the data have classes of pixels, not of images; take task.class_path: "
+            "SegmentationTask"
+        )

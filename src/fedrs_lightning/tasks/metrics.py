@@ -31,14 +31,18 @@ def overall_accuracy(confusion: Tensor) -> float:
 
 
 def mean_class_accuracy(confusion: Tensor) -> float:
-    """Mean over the classes that occur in the labels of the share recognised; nan without samples. `confusion` int64 [C, C]."""
+    """Mean over the classes that occur in the labels of the share recognised; nan without samples. `confusion` int64
+    [C, C].
+    """
     support = confusion.sum(1)
     present = support > 0
     return float((confusion.diagonal()[present].double() / support[present].double()).mean())
 
 
 def class_ious(confusion: Tensor) -> Tensor:
-    """TP / (TP + FP + FN) of each class, float64 [C]; nan for a class neither labelled nor predicted. `confusion` int64 [C, C]."""
+    """TP / (TP + FP + FN) of each class, float64 [C]; nan for a class neither labelled nor predicted. `confusion` int64
+    [C, C].
+    """
     hits = confusion.diagonal()
     union = confusion.sum(0) + confusion.sum(1) - hits
     return hits.double() / union.double()  # 0 / 0 is nan

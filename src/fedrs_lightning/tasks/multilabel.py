@@ -21,7 +21,8 @@ from fedrs_lightning.types import Batch, Output
 
 
 class MultilabelTask(ClassificationTask):
-    """A residual network, binary cross-entropy and micro mAP. Batches hold `image` [B, C_in, H, W] and `label` float32 [B, C].
+    """A residual network, binary cross-entropy and micro mAP. Batches hold `image` [B, C_in, H, W] and `label` float32
+    [B, C].
 
     A label is 1 for each class that the image shows and 0 elsewhere.
 
@@ -52,7 +53,9 @@ class MultilabelTask(ClassificationTask):
         super().__init__(backbone, num_classes, in_channels, width, stem, weights, band_init)
         if class_names is not None and len(class_names) != num_classes:
             raise ConfigError(f"class_names: {len(class_names)} names for {num_classes} classes")
-        self.class_names = tuple(class_names) if class_names is not None else tuple(str(number) for number in range(num_classes))
+        self.class_names = (
+            tuple(class_names) if class_names is not None else tuple(str(number) for number in range(num_classes))
+        )
 
     def check_batch(self, batch: Batch) -> None:
         """Refuse pixels' classes, and a single class an image.
@@ -62,7 +65,9 @@ class MultilabelTask(ClassificationTask):
         """
         require_labels(batch, self)
         if batch["label"].dim() != 2:
-            raise ConfigError("MultilabelTask: the data have one class an image; take task.class_path: ClassificationTask")
+            raise ConfigError(
+                "MultilabelTask: the data have one class an image; take task.class_path: ClassificationTask"
+            )
 
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean binary cross-entropy over samples and classes."""
@@ -80,18 +85,24 @@ class MultilabelTask(ClassificationTask):
     def scores(self, metric: Metric) -> dict[str, float]:
         """`micro_map`, `macro_map`, `micro_f1`, `macro_f1` and `ap/<class>`, all in [0, 1].
 
-        Micro takes the scores of all samples and classes as one list, macro the mean over the classes that have a positive
-        label; `absent_classes` names the others, which have no `ap/<class>`. F1 is taken at a logit of 0, which is a
-        probability of 0.5. Without any positive label mAP and macro F1 are nan.
+        Micro takes the scores of all samples and classes as one list, macro the mean over the classes that have a
+        positive label; `absent_classes` names the others, which have no `ap/<class>`. F1 is taken at a logit of 0,
+        which is a probability of 0.5. Without any positive label mAP and macro F1 are nan.
 
         Raises:
             TrainingError: a logit is not a number.
         """
         scores, targets = gathered(metric)
         if bool(scores.isnan().any()):
-            raise TrainingError("the network's scores are not numbers any more; lower the learning rate (optimizer.init_args.lr)")
+            raise TrainingError(
+                "the network's scores are not numbers any more; lower the learning rate (optimizer.init_args.lr)"
+            )
         present = targets.any(0).tolist()
-        precision = {name: average_precision(scores[:, c], targets[:, c]) for c, name in enumerate(self.class_names) if present[c]}
+        precision = {
+            name: average_precision(scores[:, c], targets[:, c])
+            for c, name in enumerate(self.class_names)
+            if present[c]
+        }
         predicted = scores > 0
         hits, wrong = (predicted & targets).sum(0), (predicted ^ targets).sum(0)  # int64 [C]; wrong are FP and FN
         f1 = (2 * hits.double() / (2 * hits + wrong).double())[present]
@@ -138,7 +149,9 @@ class GatheredScores(Metric):
 
 
 def gathered(metric: Metric) -> tuple[Tensor, Tensor]:
-    """What a `GatheredScores` holds, whether updated, merged or synchronised: scores [N, C] and targets bool [N, C], on the CPU."""
+    """What a `GatheredScores` holds, whether updated, merged or synchronised: scores [N, C] and targets bool [N, C], on
+    the CPU.
+    """
     if not isinstance(metric, GatheredScores):
         raise TypeError("several labels need a GatheredScores")
     if not len(metric.scores):
@@ -153,7 +166,8 @@ def average_precision(scores: Tensor, targets: Tensor) -> float:
     ranks: the counts are integers and their ratios are summed with a single rounding.
 
     Args:
-        scores: [N], compared in their own dtype and never squeezed through a sigmoid, which would make large ones equal.
+        scores: [N], compared in their own dtype and never squeezed through a sigmoid, which would make large ones
+            equal.
         targets: bool [N].
     """
     ordered, order = scores.sort(descending=True)

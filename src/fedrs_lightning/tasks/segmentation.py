@@ -34,19 +34,20 @@ PixelLoss = Literal["ce", "ce_dice"]
 class SegmentationTask(Task):
     """A segmentation network, its pixel loss and mIoU. Batches hold `image` [B, C_in, H, W] and `mask` int64 [B, H, W].
 
-    `unscored` names classes that count in the loss and the confusion matrix but not in mIoU (clutter trained as a class); a
-    batch's `classes` bool [B, C] says which classes its samples' data sets have, where label spaces differ.
+    `unscored` names classes that count in the loss and the confusion matrix but not in mIoU (clutter trained as a
+    class); a batch's `classes` bool [B, C] says which classes its samples' data sets have, where label spaces differ.
 
     Args:
         architecture: deeplabv3plus, fpn, unet or segformer.
         encoder: resnet18, resnet34 or resnet50; mit_b0 for segformer.
         num_classes: number of classes C.
         in_channels: number of bands.
-        loss: `ce`, mean cross-entropy over the labelled pixels, or `ce_dice`, that plus the Dice loss of the classes that
-            occur in the batch.
+        loss: `ce`, mean cross-entropy over the labelled pixels, or `ce_dice`, that plus the Dice loss of the classes
+            that occur in the batch.
         ignore_index: label of pixels that count nowhere.
-        absent: classes neither labelled nor predicted are `left_out` of the mean IoU, or count as `zero`. `labelled_only`
-            leaves out every class without a labelled pixel, so that predicting it costs nothing of its own.
+        absent: classes neither labelled nor predicted are `left_out` of the mean IoU, or count as `zero`.
+            `labelled_only` leaves out every class without a labelled pixel, so that predicting it costs nothing of its
+            own.
         class_names: names of the classes for the scores; numbers where none are given.
         decoder_channels: channels of the decoder's output; null takes the architecture's standard.
         encoder_width: channels of a residual network's first stage; 64 is the standard, 16 suits small runs on a CPU.
@@ -77,7 +78,9 @@ class SegmentationTask(Task):
             if value not in choices:
                 raise ConfigError(f"{name}: '{value}' is not one of {', '.join(choices)}")
         if 0 <= ignore_index < num_classes:
-            raise ConfigError(f"ignore_index: {ignore_index} is one of the {num_classes} classes; take another number, such as 255")
+            raise ConfigError(
+                f"ignore_index: {ignore_index} is one of the {num_classes} classes; take another number, such as 255"
+            )
         if class_names is not None and len(class_names) != num_classes:
             raise ConfigError(f"class_names: {len(class_names)} names for {num_classes} classes")
         self.model = SegmentationNetwork(
@@ -85,7 +88,9 @@ class SegmentationTask(Task):
         )
         self.num_classes, self.loss, self.ignore_index, self.absent = num_classes, loss, ignore_index, absent
         self.unscored: tuple[int, ...] = ()
-        self.class_names = tuple(class_names) if class_names is not None else tuple(str(number) for number in range(num_classes))
+        self.class_names = (
+            tuple(class_names) if class_names is not None else tuple(str(number) for number in range(num_classes))
+        )
 
     def head_keys(self) -> set[str]:
         """Weight and bias of the segmentation head."""
@@ -98,7 +103,10 @@ class SegmentationTask(Task):
             ConfigError: there is no `mask`.
         """
         if "mask" not in batch:
-            raise ConfigError("SegmentationTask: the data have classes of images, not of pixels; take ClassificationTask or MultilabelTask")
+            raise ConfigError(
+                "SegmentationTask: the data have classes of images, not of pixels; take ClassificationTask or "
+                "MultilabelTask"
+            )
 
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean loss over the labelled pixels of the batch; 0 with zero gradient where there is none."""
@@ -117,8 +125,8 @@ class SegmentationTask(Task):
     def scores(self, metric: Metric) -> dict[str, float]:
         """`miou`, `pixel_accuracy`, `mean_class_accuracy` (over labelled classes) and `iou/<class>`, all in [0, 1].
 
-        There is an `iou/<class>` for each class that is labelled or predicted; `absent_classes` names the others. Without
-        a single labelled pixel the first three are nan.
+        There is an `iou/<class>` for each class that is labelled or predicted; `absent_classes` names the others.
+        Without a single labelled pixel the first three are nan.
         """
         counts = confusion_counts(metric)
         ious = dict(zip(self.class_names, class_ious(counts).tolist(), strict=True))
@@ -161,7 +169,8 @@ def pixel_cross_entropy(logits: Tensor, mask: Tensor, ignore_index: int) -> Tens
 
 
 def dice_loss(logits: Tensor, mask: Tensor, ignore_index: int) -> Tensor:
-    """One minus the soft Dice overlap of a batch, mean over the classes that occur in its labels (Milletari et al., 2016).
+    """One minus the soft Dice overlap of a batch, mean over the classes that occur in its labels (Milletari et al.,
+    2016).
 
     With p_c the softmax and t_c the indicator of class c over the labelled pixels of the batch:
     1 - 2 sum p_c t_c / (sum p_c + sum t_c). A batch without labelled pixels gives 0.
@@ -172,7 +181,9 @@ def dice_loss(logits: Tensor, mask: Tensor, ignore_index: int) -> Tensor:
         ignore_index: label of pixels that do not count.
     """
     labelled = mask != ignore_index
-    target = F.one_hot(torch.where(labelled, mask, 0).flatten(), logits.shape[1]) * labelled.flatten()[:, None]  # [B H W, C]
+    target = (
+        F.one_hot(torch.where(labelled, mask, 0).flatten(), logits.shape[1]) * labelled.flatten()[:, None]
+    )  # [B H W, C]
     probability = logits.float().softmax(1).permute(0, 2, 3, 1).flatten(0, 2) * labelled.flatten()[:, None]
     occurs = target.sum(0)
     overlap = 2 * (probability * target).sum(0) / (probability.sum(0) + occurs).clamp(min=1e-12)

@@ -27,7 +27,9 @@ from fedrs_lightning.files import read_json
 
 MEAN = (438.37, 614.06, 588.41, 942.75, 1769.85, 2049.48, 2193.29, 2235.49, 1568.21, 997.72)
 STD = (607.03, 603.30, 684.57, 738.30, 1100.46, 1275.84, 1369.37, 1356.75, 1070.80, 814.09)
-"""Statistics of the training patches of all seasons at 120 x 120, reflectance x 10000, in the order of `BANDS` (the authors' ConfigILM)."""
+"""Statistics of the training patches of all seasons at 120 x 120, reflectance x 10000, in the order of `BANDS` (the
+authors' ConfigILM).
+"""
 
 FIELDS = {"image10": Field((4, 120, 120), "uint16"), "image20": Field((6, 60, 60), "uint16")}
 PROTOCOLS = ("global", "personal_common", "personal_own", "validation")
@@ -36,8 +38,10 @@ SIDE = 120  # pixels
 MANY = 1000  # ids of left-out patches that are written out
 
 SCORES = (
-    "personal_own is the headline, for every method alike: each country's test patches are scored by that country's model, then pooled "
-    "into one micro mAP; the mean over countries stands beside it, and under global the one model of methods that have one"
+    "personal_own is the headline, for every method alike: each country's test patches are scored by that country's "
+    "model, then pooled "
+    "into one micro mAP; the mean over countries stands beside it, and under global the one model of methods that "
+    "have one"
 )
 
 
@@ -68,7 +72,8 @@ class Selection:
 
 
 class BigEarthNet(FederatedDataset):
-    """Nineteen land-cover classes, several a patch, of Sentinel-2 patches of ten countries (Clasen et al., 2025, arXiv:2407.03653).
+    """Nineteen land-cover classes, several a patch, of Sentinel-2 patches of ten countries (Clasen et al., 2025,
+    arXiv:2407.03653).
 
     BigEarthNet-S2 v2.0 (reBEN): 480,038 patches of 1200 m x 1200 m without snow, cloud and shadow, 69,450 with, of 2017
     and 2018; four bands at 10 m (120 x 120), six at 20 m (60 x 60), surface reflectance x 10000, uint16. Labels are
@@ -140,8 +145,19 @@ class BigEarthNet(FederatedDataset):
             raise ConfigError(f"image_size must be at least 1 pixel or null, got {image_size}")
         self.root, self.metadata, self.flagged_metadata = root, metadata, flagged_metadata
         self.season, self.flagged, self.countries, self.missing = season, flagged, countries, missing
-        self.bands, self.image_size, self.resize, self.normalise, self.augment = tuple(chosen), image_size, resize, normalise, augment
-        self.protocols, self.storage, self.fingerprint, self.cache_dir = tuple(protocols), storage, fingerprint, cache_dir
+        self.bands, self.image_size, self.resize, self.normalise, self.augment = (
+            tuple(chosen),
+            image_size,
+            resize,
+            normalise,
+            augment,
+        )
+        self.protocols, self.storage, self.fingerprint, self.cache_dir = (
+            tuple(protocols),
+            storage,
+            fingerprint,
+            cache_dir,
+        )
         self._selection: Selection | None = None
         self._source: str | None = None
 
@@ -230,9 +246,15 @@ class BigEarthNet(FederatedDataset):
         for number, name in enumerate(selection.clients):
             test = selection.indices("test", number)
             clients.append(ClientSplit(number, name, selection.indices("train", number), test if len(test) else None))
-        sums = {} if self.normalise == "published" else {client.name: self._sums(source, client.train) for client in clients}
+        sums = (
+            {}
+            if self.normalise == "published"
+            else {client.name: self._sums(source, client.train) for client in clients}
+        )
         places = [layout.BANDS.index(band) for band in self.bands]
-        normal = statistics(self.normalise, ([MEAN[place] for place in places], [STD[place] for place in places]), sums, self.bands)
+        normal = statistics(
+            self.normalise, ([MEAN[place] for place in places], [STD[place] for place in places]), sums, self.bands
+        )
         stored = (layout.BANDS_10M, layout.BANDS_20M)
         return Federation(
             source,
@@ -251,13 +273,17 @@ class BigEarthNet(FederatedDataset):
         """All that decides a number, as plain JSON values."""
         found, marker = selection.found, layout.synthetic_marker(selection.found)
         describe = partial(
-            describe_split, sample_ids=selection.rows.patch_ids.tolist(), labels=selection.rows.labels, num_classes=self.num_classes
+            describe_split,
+            sample_ids=selection.rows.patch_ids.tolist(),
+            labels=selection.rows.labels,
+            num_classes=self.num_classes,
         )
         resized = {"20 m bands": f"bicubic on float32, align_corners={self.resize == 'rsim'}", "name": self.resize}
         if self.image_size not in (None, SIDE):
             resized["then"] = "all bands: bilinear, antialiased, align_corners=False"
         splits = [
-            {"id": number, "name": name} | {split: describe(selection.indices(split, number)) for split in layout.SPLITS}
+            {"id": number, "name": name}
+            | {split: describe(selection.indices(split, number)) for split in layout.SPLITS}
             for number, name in enumerate(selection.clients)
         ]
         return {
@@ -275,8 +301,13 @@ class BigEarthNet(FederatedDataset):
             "resize": resized,
             "image_size": self.image_size or SIDE,
             "augmentation": "flips and quarter turns" if self.augment else None,
-            "normalisation": normal.described | {"scale": 1.0, "unit": "reflectance x 10000, pixels at native resolution"},
-            "season": {"setting": self.season, "months": list(months_of(self.season)), "rule": "month of acquisition in the patch id"},
+            "normalisation": normal.described
+            | {"scale": 1.0, "unit": "reflectance x 10000, pixels at native resolution"},
+            "season": {
+                "setting": self.season,
+                "months": list(months_of(self.season)),
+                "rule": "month of acquisition in the patch id",
+            },
             "flagged": self.flagged,
             "split": "official",
             "partition": "one client a country",
@@ -314,12 +345,18 @@ class BigEarthNet(FederatedDataset):
         """The samples, and the hash of the pack's bytes where there is one."""
         known = self._source or self._look(selection)
         spec = self.spec(selection)
-        extras = {"label": torch.from_numpy(selection.rows.labels.astype(np.float32)), "group": torch.from_numpy(selection.owner)}
+        extras = {
+            "label": torch.from_numpy(selection.rows.labels.astype(np.float32)),
+            "group": torch.from_numpy(selection.owner),
+        }
         if self.storage == "files":
             return FileSource(spec, extras), None
         folder = pack_folder(replace(spec, source=lambda: known), cache_folder(self.cache_dir))
         if not folder.is_dir():
-            raise DataError(f"{folder}: not packed yet, or the images changed; call prepare() first, and on several nodes share cache_dir")
+            raise DataError(
+                f"{folder}: not packed yet, or the images changed; call prepare() first, and on several nodes share "
+                "cache_dir"
+            )
         source = PackedSource(folder, extras)
         return source, source.digest
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 REPLACE = "replace it from the archive"
-EXPECTED = (
-    "expected BigEarthNet-S2/<product>/<patch>/<patch>_B02.tif, with product folders such as S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP"
-)
+EXPECTED = "expected BigEarthNet-S2/<product>/<patch>/<patch>_B02.tif, with product folders such as S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP"
 
 
 def some(names: Sequence[str], shown: int = 5) -> str:
@@ -56,7 +54,8 @@ def still_packed(path: Path) -> str:
 def version_one(path: Path, sign: str) -> str:
     """The tree is that of the first release."""
     return (
-        f"{path}: this is BigEarthNet v1.0 ({sign}); its pixels, labels and splits are others than those of v2.0 and the two must not be "
+        f"{path}: this is BigEarthNet v1.0 ({sign}); its pixels, labels and splits are others than those of v2.0 and "
+        "the two must not be "
         "mixed; download BigEarthNet v2.0 (BigEarthNet-S2.tar.zst and metadata.parquet)"
     )
 
@@ -70,7 +69,8 @@ def no_flagged_table(path: Path) -> str:
     """Flagged patches are wanted, and the table that names them is missing."""
     return (
         f"{path}: flagged patches (snow, cloud, shadow) are wanted, but the table that lists them is missing; put "
-        "metadata_for_patches_with_snow_cloud_or_shadow.parquet there, set flagged_metadata to where it lies, or set flagged: false"
+        "metadata_for_patches_with_snow_cloud_or_shadow.parquet there, set flagged_metadata to where it lies, or set "
+        "flagged: false"
     )
 
 
@@ -154,7 +154,8 @@ def no_training_patches(country: str, season: str) -> str:
 def not_on_disk(images: Path, missing: Sequence[str], total: int) -> str:
     """Rows of the table without a patch."""
     return (
-        f"{images}: {len(missing)} of {total} patches of the table are not on disk, the first is {missing[0]}; unpack the whole archive, "
+        f"{images}: {len(missing)} of {total} patches of the table are not on disk, the first is {missing[0]}; unpack "
+        "the whole archive, "
         "or set missing: leave_out to go on without them"
     )
 
@@ -174,7 +175,8 @@ def bad_band(path: Path, count: int, dtype: str, width: int, height: int, side: 
     if (count, dtype, width, height) == (1, "uint16", side, side):
         return None
     return (
-        f"{path}: has {count} band{'s' if count != 1 else ''} of {dtype}, {width} x {height} pixels, but must have one of uint16, "
+        f"{path}: has {count} band{'s' if count != 1 else ''} of {dtype}, {width} x {height} pixels, but must have "
+        "one of uint16, "
         f"{side} x {side}; {REPLACE}"
     )
 

@@ -1,4 +1,6 @@
-"""Where the files of a BigEarthNet-S2 v2.0 folder lie, and how one patch is decoded. The reader and the checker share these rules."""
+"""Where the files of a BigEarthNet-S2 v2.0 folder lie, and how one patch is decoded. The reader and the checker share
+these rules.
+"""
 
 from __future__ import annotations
 
@@ -200,7 +202,8 @@ def synthetic_marker(layout: Layout) -> Path | None:
 
 
 def decode_patch(images: Path, patch_id: str) -> dict[str, np.ndarray]:
-    """Read the ten band files of a patch: `image10` uint16 [4, 120, 120] and `image20` uint16 [6, 60, 60], reflectance x 10000.
+    """Read the ten band files of a patch: `image10` uint16 [4, 120, 120] and `image20` uint16 [6, 60, 60], reflectance
+    x 10000.
 
     Raises:
         DataError: a file is missing, unreadable, zero everywhere, or has another size or type; names the file.
@@ -212,7 +215,8 @@ def decode_patch(images: Path, patch_id: str) -> dict[str, np.ndarray]:
 
 
 def read_band(path: Path, band: str) -> np.ndarray:
-    """Pixels of one band file, uint16 [H, W]. Plain files, as in the official archive, need no GDAL; the values are the same.
+    """Pixels of one band file, uint16 [H, W]. Plain files, as in the official archive, need no GDAL; the values are the
+    same.
 
     Raises:
         DataError: as in `decode_patch`.

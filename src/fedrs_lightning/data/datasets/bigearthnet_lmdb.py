@@ -1,4 +1,6 @@
-"""Pixels of BigEarthNet patches from an LMDB as `rico-hdl` writes it: patch id to a safetensors dictionary of its bands."""
+"""Pixels of BigEarthNet patches from an LMDB as `rico-hdl` writes it: patch id to a safetensors dictionary of its
+bands.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def _band(bands: dict[str, np.ndarray], band: str, place: Path) -> np.ndarray:
         raise DataError(faults.missing_band(path))
     pixels = bands[band]
     height, width = pixels.shape if pixels.ndim == 2 else (0, 0)
-    fault = faults.bad_band(path, 1 if pixels.ndim == 2 else pixels.ndim, str(pixels.dtype), width, height, layout.SIDE[band])
+    fault = faults.bad_band(
+        path, 1 if pixels.ndim == 2 else pixels.ndim, str(pixels.dtype), width, height, layout.SIDE[band]
+    )
     if fault:
         raise DataError(fault)
     if not pixels.any():
@@ -79,7 +83,9 @@ def _band(bands: dict[str, np.ndarray], band: str, place: Path) -> np.ndarray:
 
 @cache
 def _open(folder: Path) -> Any:
-    """The environment, once a process as LMDB demands; without a lock file, as nobody writes and the folder may be read-only."""
+    """The environment, once a process as LMDB demands; without a lock file, as nobody writes and the folder may be
+    read-only.
+    """
     try:
         import lmdb
     except ImportError:

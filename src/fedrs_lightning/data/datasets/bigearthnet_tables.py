@@ -99,7 +99,8 @@ def read_tables(layout: Layout, flagged: bool) -> Rows:
     again = np.flatnonzero(rows.patch_ids[1:] == rows.patch_ids[:-1]) + 1
     if len(again):
         rows = replace(
-            rows.take(np.setdiff1d(np.arange(len(rows)), again)), faults=(*rows.faults, *_repeated(layout.metadata, rows, again))
+            rows.take(np.setdiff1d(np.arange(len(rows)), again)),
+            faults=(*rows.faults, *_repeated(layout.metadata, rows, again)),
         )
     return rows
 
@@ -139,7 +140,9 @@ def read_table(path: Path) -> Rows:
         table = parquet.read_table(path, columns=list(COLUMNS))
         ids, split, country = (_array(table, name, pa.string()) for name in ("patch_id", "split", "country"))
         labels = _array(table, "labels", pa.list_(pa.string()))
-        snow, cloud = (_array(table, name, pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False) for name in COLUMNS[4:])
+        snow, cloud = (
+            _array(table, name, pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False) for name in COLUMNS[4:]
+        )
     except PermissionError:
         raise DataError(faults.no_permission(path)) from None
     except (pa.ArrowException, OSError) as error:
@@ -187,11 +190,15 @@ def country_table(rows: Rows, season: Season = "summer") -> list[CountryRow]:
         season: see `months_of`.
     """
     chosen = rows.take(in_season(rows, season) & ~rows.flagged)
-    cells = np.bincount(chosen.country.astype(np.int64) * len(SPLITS) + chosen.split, minlength=len(COUNTRIES) * len(SPLITS))
+    cells = np.bincount(
+        chosen.country.astype(np.int64) * len(SPLITS) + chosen.split, minlength=len(COUNTRIES) * len(SPLITS)
+    )
     counts = cells.reshape(len(COUNTRIES), len(SPLITS)).tolist()
     dated = np.unique(chosen.country.astype(np.int64) * 10**8 + chosen.day) // 10**8
     days = np.bincount(dated, minlength=len(COUNTRIES)).tolist()
-    lines = [CountryRow(name, row[0], row[1], row[2], day) for name, row, day in zip(COUNTRIES, counts, days, strict=True)]
+    lines = [
+        CountryRow(name, row[0], row[1], row[2], day) for name, row, day in zip(COUNTRIES, counts, days, strict=True)
+    ]
     return [line for line in lines if line.total]
 
 

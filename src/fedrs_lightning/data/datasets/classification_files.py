@@ -56,16 +56,20 @@ def scan_folders(root: str, classes: Sequence[str]) -> Samples:
     for folder in folders:
         if folder.name not in classes:
             raise DataError(
-                f"{folder}: no class has this name{_near(folder.name, classes)}; rename the folder, move it out, or name it in classes"
+                f"{folder}: no class has this name{_near(folder.name, classes)}; rename the folder, move it out, or "
+                "name it in classes"
             )
     lacking = [name for name in classes if name not in {folder.name for folder in folders}]
     if lacking:
-        raise DataError(f"{top}: no folder for class '{lacking[0]}'; make one (it may be empty), or take the class out of classes")
+        raise DataError(
+            f"{top}: no folder for class '{lacking[0]}'; make one (it may be empty), or take the class out of classes"
+        )
     found = [(path, folder.name) for folder in folders for path in _files(folder, DEPTH)]
     for path, name in found:
         if path.suffix.lower() not in GEOTIFF + PICTURE:
             raise DataError(
-                f"{path}: is no image ({', '.join(GEOTIFF + PICTURE)}); convert it or move it out of the folder of class {name}"
+                f"{path}: is no image ({', '.join(GEOTIFF + PICTURE)}); convert it or move it out of the folder of "
+                f"class {name}"
             )
     if not found:
         raise DataError(f"{top}: the class folders hold no image ({', '.join(GEOTIFF + PICTURE)})")
@@ -73,12 +77,20 @@ def scan_folders(root: str, classes: Sequence[str]) -> Samples:
     labels = np.asarray([classes.index(name) for _, name in found], dtype=np.int64)
     paths = [path for path, _ in found]
     return _sorted(
-        top, paths, [path.relative_to(top).as_posix() for path in paths], labels, None, None, {"class_name": names}, list(map(str, paths))
+        top,
+        paths,
+        [path.relative_to(top).as_posix() for path in paths],
+        labels,
+        None,
+        None,
+        {"class_name": names},
+        list(map(str, paths)),
     )
 
 
 def scan_table(root: str, table: str, classes: Sequence[str], multi_label: bool, separator: str) -> Samples:
-    """Images that a CSV or Parquet file lists, with columns `path`, `label` or `labels`, and, where wanted, `client` and `split`.
+    """Images that a CSV or Parquet file lists, with columns `path`, `label` or `labels`, and, where wanted, `client`
+    and `split`.
 
     Args:
         root: folder from which relative paths are taken, that of the table too.
@@ -96,7 +108,9 @@ def scan_table(root: str, table: str, classes: Sequence[str], multi_label: bool,
     count = len(next(iter(columns.values())))
     chosen = _label_column(path, columns)
     if "path" not in columns:
-        raise DataError(f"{path}: has no column 'path'{_near('path', columns, listed=True)} (columns: {', '.join(columns)})")
+        raise DataError(
+            f"{path}: has no column 'path'{_near('path', columns, listed=True)} (columns: {', '.join(columns)})"
+        )
     if not count:
         raise DataError(f"{path}: has no row")
     rows = [where(row) for row in range(count)]
@@ -115,11 +129,18 @@ def scan_table(root: str, table: str, classes: Sequence[str], multi_label: bool,
     splits = np.asarray([_text(value) for value in columns["split"]]) if "split" in columns else None
     for word, row in zip(splits if splits is not None else (), rows, strict=False):
         if word not in SPLITS:
-            raise DataError(f"{row}: split '{word}' is not one of {', '.join(SPLITS)}{_near(word, SPLITS, listed=True)}")
-    attributes = {name: np.asarray([_text(value) for value in values]) for name, values in columns.items() if name not in KNOWN}
+            raise DataError(
+                f"{row}: split '{word}' is not one of {', '.join(SPLITS)}{_near(word, SPLITS, listed=True)}"
+            )
+    attributes = {
+        name: np.asarray([_text(value) for value in values]) for name, values in columns.items() if name not in KNOWN
+    }
     if not multi_label:
         attributes["class_name"] = np.asarray(classes)[labels]
-    ids = [file.relative_to(top).as_posix() if file.is_relative_to(top) else name for name, file in zip(written, paths, strict=True)]
+    ids = [
+        file.relative_to(top).as_posix() if file.is_relative_to(top) else name
+        for name, file in zip(written, paths, strict=True)
+    ]
     return _sorted(top, paths, ids, labels, clients, splits, attributes, rows)
 
 
@@ -142,11 +163,19 @@ def _sorted(
             raise DataError(f"{path}: cannot be read ({error.strerror}); check the file and its permissions") from None
         first = seen.setdefault((status.st_dev, status.st_ino), number)
         if first != number:
-            also = where[first] if paths[first] == path or where[first] == str(paths[first]) else f"{where[first]} ({paths[first]})"
-            both = (
-                "" if splits is None or splits[first] == splits[number] else f", in split {splits[first]} there and {splits[number]} here"
+            also = (
+                where[first]
+                if paths[first] == path or where[first] == str(paths[first])
+                else f"{where[first]} ({paths[first]})"
             )
-            raise DataError(f"{where[number]}: {path} is the same file as in {also}{both}; a file may be listed once only")
+            both = (
+                ""
+                if splits is None or splits[first] == splits[number]
+                else f", in split {splits[first]} there and {splits[number]} here"
+            )
+            raise DataError(
+                f"{where[number]}: {path} is the same file as in {also}{both}; a file may be listed once only"
+            )
     order = sorted(range(len(ids)), key=lambda number: ids[number])
     chosen = np.asarray(order)
     return Samples(
@@ -189,15 +218,20 @@ def _read_csv(path: Path) -> tuple[dict[str, Sequence[Any]], Callable[[int], str
             reader = csv.reader(handle, strict=True)
             header = [name.strip() for name in next(reader, [])]
             if len(header) == 1 and any(other in header[0] for other in ";\t"):
-                raise DataError(f"{path}: columns must be separated by commas, got '{header[0]}'; save it as CSV with commas")
+                raise DataError(
+                    f"{path}: columns must be separated by commas, got '{header[0]}'; save it as CSV with commas"
+                )
             for row in reader:
                 if not row:
                     continue
                 if any("\0" in cell for cell in row):
-                    raise DataError(f"{path}:{reader.line_num}: holds a zero byte, so that the file is damaged; write it again")
+                    raise DataError(
+                        f"{path}:{reader.line_num}: holds a zero byte, so that the file is damaged; write it again"
+                    )
                 if len(row) != len(header):
                     raise DataError(
-                        f"{path}:{reader.line_num}: {len(row)} cells, but {len(header)} columns; put cells that hold commas into quotes"
+                        f"{path}:{reader.line_num}: {len(row)} cells, but {len(header)} columns; put cells that hold "
+                        "commas into quotes"
                     )
                 rows.append(row)
                 lines.append(reader.line_num)
@@ -217,7 +251,9 @@ def _read_parquet(path: Path) -> tuple[dict[str, Sequence[Any]], Callable[[int],
     try:
         table = parquet.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read as Parquet ({str(error).partition(chr(10))[0]}); write it again") from None
+        raise DataError(
+            f"{path}: cannot be read as Parquet ({str(error).partition(chr(10))[0]}); write it again"
+        ) from None
     if not table.num_columns:
         raise DataError(f"{path}: has no column")
     return {name: table.column(name).to_pylist() for name in table.column_names}, lambda row: f"{path}, row {row + 1}"
@@ -232,7 +268,9 @@ def _label_column(path: Path, columns: Columns) -> str:
 
 
 def _near(name: str, valid: Collection[str], listed: bool = False) -> str:
-    """The nearest valid name, whatever its case, as a part of a message; else all, where the message does not list them itself."""
+    """The nearest valid name, whatever its case, as a part of a message; else all, where the message does not list them
+    itself.
+    """
     lower = {other.lower(): other for other in valid}
     near = difflib.get_close_matches(name.lower(), lower, n=1)
     if near:
@@ -254,7 +292,9 @@ def _classes(value: Any, separator: str | None) -> list[str]:
     return [part for part in parts if part]
 
 
-def _labels(named: Sequence[Sequence[str]], classes: Sequence[str], multi_label: bool, rows: Sequence[str]) -> np.ndarray:
+def _labels(
+    named: Sequence[Sequence[str]], classes: Sequence[str], multi_label: bool, rows: Sequence[str]
+) -> np.ndarray:
     places = {name: place for place, name in enumerate(classes)}
     multi = np.zeros((len(named), len(classes)), dtype=np.float32)
     for number, (names, row) in enumerate(zip(named, rows, strict=True)):
@@ -263,7 +303,9 @@ def _labels(named: Sequence[Sequence[str]], classes: Sequence[str], multi_label:
             raise DataError(f"{row}: {found}; a sample has exactly one unless multi_label is true")
         for name in names:
             if name not in places:
-                raise DataError(f"{row}: unknown class '{name}'{_near(name, classes)}; correct it, or name it in classes")
+                raise DataError(
+                    f"{row}: unknown class '{name}'{_near(name, classes)}; correct it, or name it in classes"
+                )
             if multi[number, places[name]]:
                 raise DataError(f"{row}: class '{name}' stands there twice")
             multi[number, places[name]] = 1

@@ -42,7 +42,10 @@ class ImageFormat:
         with open_rows(first) as raster:
             size = raster.height, raster.width
         if square and size[0] != size[1]:
-            raise DataError(f"{first}: is {size[1]} x {size[0]} pixels, and quarter turns need squares; set image_size, or augment: false")
+            raise DataError(
+                f"{first}: is {size[1]} x {size[0]} pixels, and quarter turns need squares; set image_size, or "
+                "augment: false"
+            )
         return size
 
     def decode(self, path: Path, size: tuple[int, int]) -> np.ndarray:
@@ -65,14 +68,19 @@ class ImageFormat:
             DataError: it has other bands, pixels or another size; names the file.
         """
         if raster.dtype != self.pixel_type:
-            raise DataError(f"{path}: pixels are {raster.dtype}, not {self.pixel_type}; set pixel_type, or convert the file")
+            raise DataError(
+                f"{path}: pixels are {raster.dtype}, not {self.pixel_type}; set pixel_type, or convert the file"
+            )
         if self.bands is None and raster.bands != self.channels:
-            raise DataError(f"{path}: has {raster.bands} bands, not in_channels={self.channels}; say with bands which are wanted")
+            raise DataError(
+                f"{path}: has {raster.bands} bands, not in_channels={self.channels}; say with bands which are wanted"
+            )
         if self.bands is not None and raster.bands < max(self.bands):
             raise DataError(f"{path}: has {raster.bands} bands, so there is no band {max(self.bands)}; correct bands")
         if self.image_size is None and (raster.height, raster.width) != size:
             raise DataError(
-                f"{path}: is {raster.width} x {raster.height} pixels, the first image is {size[1]} x {size[0]}; correct the odd one, "
+                f"{path}: is {raster.width} x {raster.height} pixels, the first image is {size[1]} x {size[0]}; "
+                "correct the odd one, "
                 "or set image_size to resize all"
             )
 

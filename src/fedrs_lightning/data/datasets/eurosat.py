@@ -26,7 +26,21 @@ from fedrs_lightning.seeding import numpy_stream
 RGB_MEAN, RGB_STD = (0.344, 0.380, 0.408), (0.204, 0.137, 0.115)
 """Widely quoted statistics of the 27,000 JPEGs, in 0..1."""
 
-ALL_MEAN = (1354.41, 1118.24, 1042.93, 947.63, 1199.47, 1999.79, 2369.22, 2296.83, 732.08, 12.11, 1819.01, 1118.92, 2594.14)
+ALL_MEAN = (
+    1354.41,
+    1118.24,
+    1042.93,
+    947.63,
+    1199.47,
+    1999.79,
+    2369.22,
+    2296.83,
+    732.08,
+    12.11,
+    1819.01,
+    1118.92,
+    2594.14,
+)
 ALL_STD = (245.72, 333.01, 395.09, 593.75, 566.42, 861.18, 1086.63, 1117.98, 404.92, 4.78, 1002.59, 761.30, 1231.59)
 """Widely quoted statistics of the 27,000 GeoTIFFs in the order of `BANDS`, reflectance x 10000 (as in TorchGeo)."""
 
@@ -49,7 +63,8 @@ class Deal:
 
 
 class EuroSAT(FederatedDataset):
-    """Ten land-cover classes of 64 x 64 Sentinel-2 tiles at 10 m (Helber et al., 2019, doi:10.1109/JSTARS.2019.2918242).
+    """Ten land-cover classes of 64 x 64 Sentinel-2 tiles at 10 m (Helber et al., 2019,
+    doi:10.1109/JSTARS.2019.2918242).
 
     27,000 tiles, MIT licence, contains Copernicus Sentinel data. Classes 0 to 9: AnnualCrop, Forest,
     HerbaceousVegetation, Highway, Industrial, Pasture, PermanentCrop, Residential, River, SeaLake. The folder is one
@@ -68,12 +83,13 @@ class EuroSAT(FederatedDataset):
         split: `seeded` permutes the numerically sorted file list. Otherwise the folder of published lists
             (`eurosat-train.txt`, `-val.txt`, `-test.txt`, one file name a line), or the start of their paths, such as
             `lists/eurosat-spatial`.
-        validation_fraction: share of the training samples held out for choosing a round. Published lists bring their own.
+        validation_fraction: share of the training samples held out for choosing a round. Published lists bring their
+            own.
         min_samples: smallest number of training samples of a client; fewer is an error.
         own_test: also give each client own test data: the common test set, cut within each class in proportion to the
             clients' training samples of that class, seeded. This rule is ours; the sources define none.
-        normalise: `published` uses the widely quoted statistics; `train` computes them on the training samples, from sums that
-            every client sends once.
+        normalise: `published` uses the widely quoted statistics; `train` computes them on the training samples, from
+            sums that every client sends once.
         attributes: CSV with a column `file` (file name) and one column an attribute, for `ByAttribute`. Attributes
             `class_name` and `number` always exist.
         augment: random flips and quarter turns in training.
@@ -107,14 +123,22 @@ class EuroSAT(FederatedDataset):
             raise ConfigError(f"normalise must be published or train, got '{normalise}'")
         if not 0 < train_fraction <= 1 or not 0 <= validation_fraction < 1:
             raise ConfigError(
-                f"train_fraction must be in (0, 1] and validation_fraction in [0, 1), got {train_fraction} and {validation_fraction}"
+                f"train_fraction must be in (0, 1] and validation_fraction in [0, 1), got {train_fraction} and "
+                f"{validation_fraction}"
             )
         if split != "seeded" and validation_fraction > 0:
-            raise ConfigError("validation_fraction must be 0 with published lists, which name their own validation samples")
+            raise ConfigError(
+                "validation_fraction must be 0 with published lists, which name their own validation samples"
+            )
         if image_size is not None and image_size < 1:
             raise ConfigError(f"image_size must be at least 1 pixel or null, got {image_size}")
         self.root, self.partition, self.bands, self.image_size = root, partition, bands, image_size
-        self.train_fraction, self.stratify, self.split, self.validation_fraction = train_fraction, stratify, split, validation_fraction
+        self.train_fraction, self.stratify, self.split, self.validation_fraction = (
+            train_fraction,
+            stratify,
+            split,
+            validation_fraction,
+        )
         self.min_samples, self.own_test, self.normalise, self.attributes = min_samples, own_test, normalise, attributes
         self.augment, self.cache_dir, self.seed = augment, cache_dir, seed
         self._layout: layout.Layout | None = None
@@ -148,9 +172,15 @@ class EuroSAT(FederatedDataset):
         files = self._layout or layout.scan(self.root, self.bands)
         folder = pack_folder(self._spec(files), cache_folder(self.cache_dir))
         if not folder.is_dir():
-            raise DataError(f"{folder}: not packed yet, or the images changed; call prepare() first, and on several nodes share cache_dir")
+            raise DataError(
+                f"{folder}: not packed yet, or the images changed; call prepare() first, and on several nodes share "
+                "cache_dir"
+            )
         labels = np.asarray([file.label for file in files.files], dtype=np.int64)
-        source, used = PackedSource(folder, {"label": torch.from_numpy(labels)}), seed if self.seed is None else self.seed
+        source, used = (
+            PackedSource(folder, {"label": torch.from_numpy(labels)}),
+            seed if self.seed is None else self.seed,
+        )
         dealt = self.deal(source.sample_ids, labels, seed)
         mean, std = self._statistics(source, np.concatenate([client.train for client in dealt.clients]))
         scale = 1 / 255 if self.bands == "rgb" else 1.0
@@ -178,7 +208,16 @@ class EuroSAT(FederatedDataset):
         }
         transform = ImageTransform(mean, std, scale, self.image_size, self.augment)
         sent = setup_bytes(len(dealt.clients) if self.normalise == "train" else 0, self.in_channels)
-        return Federation(source, dealt.clients, dealt.test, dealt.validation, transform, manifest, source.sample_ids, setup_bytes=sent)
+        return Federation(
+            source,
+            dealt.clients,
+            dealt.test,
+            dealt.validation,
+            transform,
+            manifest,
+            source.sample_ids,
+            setup_bytes=sent,
+        )
 
     def deal(self, sample_ids: tuple[str, ...], labels: np.ndarray, seed: int) -> Deal:
         """Split the samples and give the training samples to clients, without reading an image.
@@ -228,7 +267,8 @@ class EuroSAT(FederatedDataset):
         for number, (name, indices) in enumerate(zip(shares, trains, strict=True)):
             if len(indices) < max(1, self.min_samples):
                 raise ConfigError(
-                    f"client {number} ({name}) has {len(indices)} training samples, fewer than min_samples={max(1, self.min_samples)}; "
+                    f"client {number} ({name}) has {len(indices)} training samples, fewer than "
+                    f"min_samples={max(1, self.min_samples)}; "
                     "lower min_samples, or change the partition (fewer clients, larger alpha)"
                 )
         tests: list[np.ndarray | None] = [None] * len(trains)
@@ -241,7 +281,11 @@ class EuroSAT(FederatedDataset):
             "class_name": np.asarray(layout.CLASSES)[labels],
             "number": np.asarray([layout.tile_number(name) for name in sample_ids]),
         }
-        return found if self.attributes is None else found | read_attributes(Path(self.attributes).expanduser(), sample_ids)
+        return (
+            found
+            if self.attributes is None
+            else found | read_attributes(Path(self.attributes).expanduser(), sample_ids)
+        )
 
     def _statistics(self, source: PackedSource, train: np.ndarray) -> tuple[list[float], list[float]]:
         if self.normalise == "published":
@@ -249,7 +293,9 @@ class EuroSAT(FederatedDataset):
         mean, std = source.mean_std(train)
         unit = 255 if self.bands == "rgb" else 1
         if min(std) <= 0:
-            raise DataError("normalise: train found a channel without variation in the training samples; use normalise: published")
+            raise DataError(
+                "normalise: train found a channel without variation in the training samples; use normalise: published"
+            )
         return [value / unit for value in mean], [value / unit for value in std]
 
     def _synthetic(self, folder: Path) -> dict[str, Any] | None:

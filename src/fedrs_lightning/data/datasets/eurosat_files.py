@@ -128,11 +128,16 @@ def survey(folder: Path, bands: BandChoice) -> tuple[Layout, list[str]]:
             elif number is None:
                 layout.others.append(path)
             elif number in numbered:
-                faults.append(f"{path}: tile {number} of {name} is there twice, also as {numbered[number].path.name}; remove one")
+                faults.append(
+                    f"{path}: tile {number} of {name} is there twice, also as {numbered[number].path.name}; remove one"
+                )
             else:
                 numbered[number] = SourceFile(f"{name}/{path.name}", path, label)
         if not numbered:
-            faults.append(f"{folder / name}: no {_KIND[bands]} named {name}_<number>; the class is empty, unpack the archive again")
+            faults.append(
+                f"{folder / name}: no {_KIND[bands]} named {name}_<number>; the class is empty, unpack the archive "
+                "again"
+            )
         layout.files += [numbered[number] for number in sorted(numbered)]
     layout.others += [path for path in _entries(folder) if path.is_dir() and path.name not in CLASSES]
     return layout, faults
@@ -201,7 +206,8 @@ def raster_fault(count: int, dtype: str, width: int, height: int, path: Path) ->
     if (count, dtype, width, height) == (len(BANDS), "uint16", SIDE, SIDE):
         return None
     return (
-        f"{path}: has {count} bands of {dtype}, {width} x {height} pixels, but EuroSAT GeoTIFFs have {len(BANDS)} bands of uint16, "
+        f"{path}: has {count} bands of {dtype}, {width} x {height} pixels, but EuroSAT GeoTIFFs have {len(BANDS)} "
+        "bands of uint16, "
         f"{SIDE} x {SIDE}; replace the file from the archive"
     )
 
@@ -249,7 +255,9 @@ def _levels(top: Path) -> Iterator[Path]:
             yield folder
             if (folder / ALL_BANDS_PATH).is_dir():
                 yield folder / ALL_BANDS_PATH
-        level = [path for folder in level for path in _subfolders(folder) if path.name not in CLASSES and _may_look(path)]
+        level = [
+            path for folder in level for path in _subfolders(folder) if path.name not in CLASSES and _may_look(path)
+        ]
 
 
 def _may_look(folder: Path) -> bool:
@@ -283,7 +291,10 @@ def _judge(path: Path, name: str, bands: BandChoice) -> tuple[int | None, str | 
         return None, f"{path}: is not named {name}_<number>{suffix}; rename it or move it out of the folder"
     other: BandChoice = "all" if bands == "rgb" else "rgb"
     if suffix in SUFFIXES[other]:
-        return None, f"{path}: lies among the {_KIND[bands]}, but is one of the {_KIND[other]} (bands: {other}); move it out"
+        return (
+            None,
+            f"{path}: lies among the {_KIND[bands]}, but is one of the {_KIND[other]} (bands: {other}); move it out",
+        )
     return None, None
 
 
@@ -302,9 +313,7 @@ def _incomplete(folder: Path) -> str:
 def _wrong_kind(folder: Path, bands: BandChoice) -> str:
     other: BandChoice = "all" if bands == "rgb" else "rgb"
     if _kinds(folder)[other]:
-        return (
-            f"{folder}: bands: {bands} needs {_KIND[bands]}, but here are {_KIND[other]}; set bands: {other}, or root to the {_KIND[bands]}"
-        )
+        return f"{folder}: bands: {bands} needs {_KIND[bands]}, but here are {_KIND[other]}; set bands: {other}, or root to the {_KIND[bands]}"
     return f"{folder}: has the ten class folders, but no {_KIND[bands]} in them; unpack the archive again"
 
 

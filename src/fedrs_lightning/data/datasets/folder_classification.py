@@ -63,7 +63,8 @@ class FolderClassification(FederatedDataset):
         train_fraction: share of the images that is not for testing, where no column `split` says it. With clients from
             the table, each client's images are divided.
         stratify: draw test and validation images within each class; not with `multi_label`.
-        validation_fraction: share of the training images held out for choosing a round, where no column `split` says it.
+        validation_fraction: share of the training images held out for choosing a round, where no column `split` says
+            it.
         min_samples: fewest training images of a client; fewer is an error.
         augment: random flips and quarter turns in training; needs square images.
         cache_dir: where decoded images are packed; null means `$FEDRS_CACHE` or the platform's cache folder.
@@ -104,26 +105,47 @@ class FolderClassification(FederatedDataset):
         if band_names is not None and (len(band_names) != in_channels or len(set(band_names)) != in_channels):
             raise ConfigError(f"band_names must be in_channels={in_channels} distinct names, got {band_names}")
         if multi_label and (table is None or stratify or isinstance(partition, (Dirichlet, Shards))):
-            raise ConfigError("multi_label needs a table, and neither stratify nor a partition by class, as an image has no single class")
+            raise ConfigError(
+                "multi_label needs a table, and neither stratify nor a partition by class, as an image has no single "
+                "class"
+            )
         if not separator.strip():
             raise ConfigError("separator must be a visible character or word, as class names may hold spaces")
         if (normalise == "given") != (mean is not None and std is not None) or (mean is None) != (std is None):
             raise ConfigError("mean and std belong to normalise: given, and it needs both")
-        if mean is not None and std is not None and (len(mean) != in_channels or len(std) != in_channels or min(std) <= 0):
-            raise ConfigError(f"mean and std need in_channels={in_channels} numbers, and std above 0, got {mean} and {std}")
+        if (
+            mean is not None
+            and std is not None
+            and (len(mean) != in_channels or len(std) != in_channels or min(std) <= 0)
+        ):
+            raise ConfigError(
+                f"mean and std need in_channels={in_channels} numbers, and std above 0, got {mean} and {std}"
+            )
         if normalise == "per_client" and partition is not None:
-            raise ConfigError("normalise: per_client needs clients from the table, since the test images of a partition belong to nobody")
+            raise ConfigError(
+                "normalise: per_client needs clients from the table, since the test images of a partition belong to "
+                "nobody"
+            )
         if partition is None and table is None:
-            raise ConfigError("partition is missing; it deals the images to clients, unless a table has a column 'client'")
+            raise ConfigError(
+                "partition is missing; it deals the images to clients, unless a table has a column 'client'"
+            )
         if not 0 < train_fraction <= 1 or not 0 <= validation_fraction < 1:
             raise ConfigError(
-                f"train_fraction must be in (0, 1] and validation_fraction in [0, 1), got {train_fraction} and {validation_fraction}"
+                f"train_fraction must be in (0, 1] and validation_fraction in [0, 1), got {train_fraction} and "
+                f"{validation_fraction}"
             )
         if image_size is not None and image_size < 1:
             raise ConfigError(f"image_size must be at least 1 pixel or null, got {image_size}")
         if scale is not None and not scale > 0:
             raise ConfigError(f"scale must be above 0 or null, got {scale}")
-        self.root, self.partition, self.table, self.multi_label, self.separator = root, partition, table, multi_label, separator
+        self.root, self.partition, self.table, self.multi_label, self.separator = (
+            root,
+            partition,
+            table,
+            multi_label,
+            separator,
+        )
         self.bands, self.pixel_type, self.image_size = None if bands is None else tuple(bands), pixel_type, image_size
         self.scale = scale if scale is not None else 1 / 255 if pixel_type == "uint8" else 1.0
         self.normalise, self.mean, self.std = normalise, mean, std
@@ -165,7 +187,10 @@ class FolderClassification(FederatedDataset):
         dealt = self._deal(samples, used)
         folder = pack_folder(self._spec(samples), cache_folder(self.cache_dir))
         if not folder.is_dir():
-            raise DataError(f"{folder}: not packed yet, or the images changed; call prepare() first, and on several nodes share cache_dir")
+            raise DataError(
+                f"{folder}: not packed yet, or the images changed; call prepare() first, and on several nodes share "
+                "cache_dir"
+            )
         extras = {"label": torch.from_numpy(samples.labels)}
         if self.normalise == "per_client":
             extras["group"] = torch.from_numpy(self._groups(samples, dealt))
@@ -205,7 +230,8 @@ class FolderClassification(FederatedDataset):
             raise DataError(
                 f"{table}: has no column 'client'; add one, or set partition"
                 if samples.clients is None
-                else f"{table}: its column 'client' says whose the images are; leave partition out, or rename the column"
+                else f"{table}: its column 'client' says whose the images are; leave partition out, or rename the "
+                "column"
             )
         return samples.clients is not None
 
@@ -215,7 +241,12 @@ class FolderClassification(FederatedDataset):
             name="folder-classification",
             ids=samples.ids,
             fields={"image": Field((self._channels, *size), self.pixel_type)},
-            settings={"dataset": "FolderClassification", "bands": self.bands, "image_size": self.image_size, "decoder": decoder()},
+            settings={
+                "dataset": "FolderClassification",
+                "bands": self.bands,
+                "image_size": self.image_size,
+                "decoder": decoder(),
+            },
             source=lambda: fingerprint(zip(samples.ids, samples.paths, strict=True)),
             decode=lambda number: {"image": self._format.decode(samples.paths[number], size)},
         )
@@ -227,10 +258,16 @@ class FolderClassification(FederatedDataset):
             train, validation, test = (indices[samples.splits == name] for name in ("train", "validation", "test"))
             rule: dict[str, Any] = {"rule": "column split"}
         else:
-            groups = np.unique(samples.clients, return_inverse=True)[1] if samples.clients is not None else np.zeros_like(labels)
+            groups = (
+                np.unique(samples.clients, return_inverse=True)[1]
+                if samples.clients is not None
+                else np.zeros_like(labels)
+            )
             strata = groups * (labels.max() + 1) + labels if self.stratify else groups
             train, test = divide(indices, strata, self.train_fraction, True, numpy_stream(seed, "folder", "split"))
-            train, validation = divide(train, strata, 1 - self.validation_fraction, True, numpy_stream(seed, "folder", "validation"))
+            train, validation = divide(
+                train, strata, 1 - self.validation_fraction, True, numpy_stream(seed, "folder", "validation")
+            )
             rule = {"rule": "seeded" + (", within each client" if owned else ""), "train_fraction": self.train_fraction}
             rule |= {"stratify": self.stratify, "validation_fraction": self.validation_fraction}
         clients = self._columns(samples, train, test) if owned else self._dealt(samples, labels, train, seed)
@@ -269,7 +306,10 @@ class FolderClassification(FederatedDataset):
         assert samples.clients is not None
         nobody = np.flatnonzero(samples.clients == "")
         if len(nobody):
-            raise DataError(f"{samples.where[nobody[0]]}: an image without client, whose statistics normalise: per_client needs; name one")
+            raise DataError(
+                f"{samples.where[nobody[0]]}: an image without client, whose statistics normalise: per_client needs; "
+                "name one"
+            )
         place = {client.name: client.id for client in dealt.clients}
         return np.asarray([place[name] for name in samples.clients.tolist()], dtype=np.int64)
 
@@ -292,7 +332,12 @@ class FolderClassification(FederatedDataset):
             sums[client.name] = Sums((count,) * self._channels, tuple(first), tuple(second))
         found = statistics(self.normalise, ((), ()), sums, self._names)
         mean, std = ([[self.scale * value for value in row] for row in rows] for rows in (found.mean, found.std))
-        return mean, std, found.setup_bytes, found.described | {"scale": self.scale, "unit": "mean and std of stored values, before scale"}
+        return (
+            mean,
+            std,
+            found.setup_bytes,
+            found.described | {"scale": self.scale, "unit": "mean and std of stored values, before scale"},
+        )
 
     def _manifest(self, samples: Samples, source: PackedSource, dealt: _Deal, seed: int) -> dict[str, Any]:
         def describe(indices: np.ndarray) -> dict[str, Any]:
@@ -320,7 +365,9 @@ class FolderClassification(FederatedDataset):
             "class_names": list(self._classes),
             "num_samples": len(source),
             "images_sha256": source.digest,
-            "labels_sha256": hash_ids([f"{name}: {label}" for name, label in zip(samples.ids, samples.labels.tolist(), strict=True)]),
+            "labels_sha256": hash_ids(
+                [f"{name}: {label}" for name, label in zip(samples.ids, samples.labels.tolist(), strict=True)]
+            ),
             "clients": [
                 {"id": client.id, "name": client.name, "train": describe(client.train)}
                 | ({} if client.test is None else {"test": describe(client.test)})

@@ -53,7 +53,8 @@ def _finish(decoder: LabelDecoder) -> int:
 class FolderSegmentation(TileDataset):
     """Pairs of image and label rasters (GeoTIFF or PNG) in folders, with your class table.
 
-    An image and its label have the same file name up to the endings. Georeference is not used, and nothing is resampled.
+    An image and its label have the same file name up to the endings. Georeference is not used, and nothing is
+    resampled.
 
     Args:
         root: folder; the other folders are relative to it. Never written to.
@@ -100,7 +101,9 @@ class FolderSegmentation(TileDataset):
             raise ConfigError("test_images and test_labels belong together; set both or neither")
         chosen = [test_images is not None, bool(test_tiles), split == "by_position"]
         if sum(chosen) != 1:
-            raise ConfigError("the test set must be exactly one of: test_images with test_labels, test_tiles, or split: by_position")
+            raise ConfigError(
+                "the test set must be exactly one of: test_images with test_labels, test_tiles, or split: by_position"
+            )
         self.root, self.bands, self.pixel_type, self.split = root, bands, pixel_type, split
         self.images, self.labels, self.test_images, self.test_labels = images, labels, test_images, test_labels
         self.test_tiles, self.image_ending, self.label_ending = tuple(test_tiles or ()), image_ending, label_ending
@@ -173,9 +176,17 @@ class FolderSegmentation(TileDataset):
         for name in sorted(found.keys() ^ known.keys(), key=lambda name: (numeric(name), name)):
             if name in found:
                 wanted = f"{name}{self.label_ending}"
-                raise DataError(f"{found[name]}: has no label {wanted} in {top / labels}; add it, or move the image out of the folder")
-            raise DataError(f"{known[name]}: has no image {name}{self.image_ending} in {top / images}; add it, or move the label out")
-        return [self._tile(name, found[name], known[name]) for name in sorted(found, key=lambda name: (numeric(name), name))]
+                raise DataError(
+                    f"{found[name]}: has no label {wanted} in {top / labels}; add it, or move the image out of the "
+                    "folder"
+                )
+            raise DataError(
+                f"{known[name]}: has no image {name}{self.image_ending} in {top / images}; add it, or move the label "
+                "out"
+            )
+        return [
+            self._tile(name, found[name], known[name]) for name in sorted(found, key=lambda name: (numeric(name), name))
+        ]
 
     def _named(self, folder: Path, ending: str) -> dict[str, Path]:
         if not folder.is_dir():
@@ -196,14 +207,26 @@ class FolderSegmentation(TileDataset):
         order = tuple(band - 1 for band in self.bands or range(1, self._channels + 1))
         with open_rows(image_path) as image, open_rows(label_path) as label:
             if image.dtype != self.pixel_type:
-                raise DataError(f"{image_path}: holds {image.dtype} pixels, but pixel_type is {self.pixel_type}; change one of them")
+                raise DataError(
+                    f"{image_path}: holds {image.dtype} pixels, but pixel_type is {self.pixel_type}; change one of them"
+                )
             if image.bands <= max(order):
-                raise DataError(f"{image_path}: has {image.bands} bands, not {max(order) + 1}; correct in_channels or bands")
+                raise DataError(
+                    f"{image_path}: has {image.bands} bands, not {max(order) + 1}; correct in_channels or bands"
+                )
             coloured = isinstance(self._table, Palette)
             if coloured and (label.bands < 3 or label.dtype != "uint8"):
-                raise DataError(f"{label_path}: has {label.bands} band of {label.dtype}, but classes are colours; give values in classes")
-            if not coloured and (label.bands != 1 or label.dtype not in ("uint8", "uint16", "int16", "uint32", "int32")):
-                raise DataError(f"{label_path}: has {label.bands} bands of {label.dtype}, but classes are values; give colours in classes")
+                raise DataError(
+                    f"{label_path}: has {label.bands} band of {label.dtype}, but classes are colours; give values in "
+                    "classes"
+                )
+            if not coloured and (
+                label.bands != 1 or label.dtype not in ("uint8", "uint16", "int16", "uint32", "int32")
+            ):
+                raise DataError(
+                    f"{label_path}: has {label.bands} bands of {label.dtype}, but classes are values; give colours in "
+                    "classes"
+                )
             check_sizes(image_path, image, label_path, label)
             size = (image.height, image.width)
         return Tile(name, (image_path, label_path), _Pair(image_path, label_path, order, self._table), size)

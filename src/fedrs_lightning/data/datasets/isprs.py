@@ -1,4 +1,6 @@
-"""What Potsdam and Vaihingen share: class names, tiles from image and label files, and MMSegmentation's converted trees."""
+"""What Potsdam and Vaihingen share: class names, tiles from image and label files, and MMSegmentation's converted
+trees.
+"""
 
 from __future__ import annotations
 
@@ -115,20 +117,28 @@ def check_image(path: Path, raster: Rows, needed: int, wanted: int) -> None:
         wanted: bands of the delivered file.
     """
     if raster.dtype != "uint8":
-        raise DataError(f"{path}: holds {raster.dtype} pixels, a re-export; the delivered tiles are uint8, replace it from the archive")
+        raise DataError(
+            f"{path}: holds {raster.dtype} pixels, a re-export; the delivered tiles are uint8, replace it from the "
+            "archive"
+        )
     if raster.bands < needed:
         raise DataError(f"{path}: has {raster.bands} bands, {needed} are needed; replace it from the archive")
     if raster.bands > max(needed, wanted):
-        _warn_of_alpha(f"{path}: has {raster.bands} bands; the first {max(needed, wanted)} are used (a re-saved copy with alpha?)")
+        _warn_of_alpha(
+            f"{path}: has {raster.bands} bands; the first {max(needed, wanted)} are used (a re-saved copy with alpha?)"
+        )
 
 
 def check_colour_label(path: Path, raster: Rows) -> None:
     """Refuse a label that holds no colours; warn once about an alpha channel."""
     if raster.dtype != "uint8":
-        raise DataError(f"{path}: holds {raster.dtype} pixels; the delivered labels are uint8 colours, replace it from the archive")
+        raise DataError(
+            f"{path}: holds {raster.dtype} pixels; the delivered labels are uint8 colours, replace it from the archive"
+        )
     if raster.bands < 3:
         raise DataError(
-            f"{path}: has {raster.bands} band, so it holds class numbers where colours are expected; replace it by the delivered label"
+            f"{path}: has {raster.bands} band, so it holds class numbers where colours are expected; replace it by "
+            "the delivered label"
         )
     if raster.bands > 3:
         _warn_of_alpha(f"{path}: has {raster.bands} bands; the first 3 are used (a re-saved copy with alpha?)")
@@ -138,7 +148,8 @@ def check_sizes(image_path: Path, image: Rows, label_path: Path, label: Rows) ->
     """Refuse a label of another size than its image."""
     if (image.height, image.width) != (label.height, label.width):
         raise DataError(
-            f"{label_path}: is {label.height} x {label.width}, but its image {image_path.name} is {image.height} x {image.width}; "
+            f"{label_path}: is {label.height} x {label.width}, but its image {image_path.name} is {image.height} x "
+            f"{image.width}; "
             "replace both from the archive"
         )
 
@@ -169,10 +180,16 @@ class ConvertedFiles:
 def refuse_orphans(converted: ConvertedFiles) -> None:
     """Raise DataError for the first piece without counterpart."""
     for path in converted.orphans:
-        raise DataError(f"{path}: has no counterpart in {'ann_dir' if 'img_dir' in path.parts else 'img_dir'}; convert it again")
+        raise DataError(
+            f"{path}: has no counterpart in {'ann_dir' if 'img_dir' in path.parts else 'img_dir'}; convert it again"
+        )
 
 
-AS_CONVERTED = {"variant": "converted by MMSegmentation", "labels": "as converted", "bands": "as converted, not checked"}
+AS_CONVERTED = {
+    "variant": "converted by MMSegmentation",
+    "labels": "as converted",
+    "bands": "as converted, not checked",
+}
 
 
 def converted_tree(top: Path, pattern: str) -> ConvertedFiles | None:
@@ -182,7 +199,10 @@ def converted_tree(top: Path, pattern: str) -> ConvertedFiles | None:
         top: root, or the folder above.
         pattern: of a tile id in a file name, such as `\\d+_\\d+`; the name goes on with _x0_y0_x1_y1.
     """
-    place = next((folder for folder in (top, *entries(top)) if (folder / "img_dir").is_dir() and (folder / "ann_dir").is_dir()), None)
+    place = next(
+        (folder for folder in (top, *entries(top)) if (folder / "img_dir").is_dir() and (folder / "ann_dir").is_dir()),
+        None,
+    )
     if place is None:
         return None
     found = ConvertedFiles()
@@ -191,14 +211,19 @@ def converted_tree(top: Path, pattern: str) -> ConvertedFiles | None:
         both: list[dict[str, Path]] = []
         for kind in ("img_dir", "ann_dir"):
             folder = place / kind / part
-            both.append({path.stem: path for path in entries(folder) if path.suffix.lower() == ".png"} if folder.is_dir() else {})
+            both.append(
+                {path.stem: path for path in entries(folder) if path.suffix.lower() == ".png"}
+                if folder.is_dir()
+                else {}
+            )
         images, labels = both
         found.orphans += [{**images, **labels}[stem] for stem in sorted(images.keys() ^ labels.keys())]
         for stem in sorted(images.keys() & labels.keys()):
             match = re.fullmatch(rf"({pattern})_(\d+)_(\d+)_(\d+)_(\d+)", stem)
             if match is None:
                 raise DataError(
-                    f"{images[stem]}: is not named <tile>_<x0>_<y0>_<x1>_<y1>.png as the converter does; move it out of the folder"
+                    f"{images[stem]}: is not named <tile>_<x0>_<y0>_<x1>_<y1>.png as the converter does; move it out "
+                    "of the folder"
                 )
             left, upper, right, lower = (int(match[number]) for number in range(2, 6))
             pieces[match[1]][upper, left, lower - upper, right - left] = (images[stem], labels[stem])
@@ -238,12 +263,14 @@ class ConvertedTile:
                 check_image(image_path, image, 3, 3)
                 if label.bands != 1:
                     raise DataError(
-                        f"{label_path}: has {label.bands} bands; a converted label holds class numbers 0 to 6, convert it again"
+                        f"{label_path}: has {label.bands} bands; a converted label holds class numbers 0 to 6, "
+                        "convert it again"
                     )
                 for path, raster in ((image_path, image), (label_path, label)):
                     if (raster.height, raster.width) != (height, width):
                         raise DataError(
-                            f"{path}: is {raster.height} x {raster.width}, but its name says {height} x {width}; convert it again"
+                            f"{path}: is {raster.height} x {raster.width}, but its name says {height} x {width}; "
+                            "convert it again"
                         )
         rows = max(row + height for (row, _, height, _), _, _ in self.pieces)
         columns = max(column + width for (_, column, _, width), _, _ in self.pieces)
@@ -255,13 +282,21 @@ class ConvertedTile:
         """See `Tile.open`."""
         cache = lru_cache(maxsize=max(8, 2 * round(len(self.pieces) ** 0.5) + 4))  # about two rows of pieces
         read = cache(lambda path: read_whole(path)[:3])
-        decoders = [LabelDecoder(self.table, label, "not a converted index PNG (0 boundary, 1 to 6)") for _, _, label in self.pieces]
+        decoders = [
+            LabelDecoder(self.table, label, "not a converted index PNG (0 boundary, 1 to 6)")
+            for _, _, label in self.pieces
+        ]
         decode = cache(lambda number: decoders[number](read_whole(self.pieces[number][2])))
-        image: Rows = Mosaic([(*box, partial(read, path)) for box, path, _ in self.pieces], 3, "uint8", f"tile {self.id}")
+        image: Rows = Mosaic(
+            [(*box, partial(read, path)) for box, path, _ in self.pieces], 3, "uint8", f"tile {self.id}"
+        )
         image = Bands(image, self.order)
         if self.mix is not None:
             image = Mapped(image, self.mix, len(self.order), "uint8")
         ids: Rows = Mosaic(
-            [(*box, partial(decode, number)) for number, (box, _, _) in enumerate(self.pieces)], 1, "uint8", f"tile {self.id}"
+            [(*box, partial(decode, number)) for number, (box, _, _) in enumerate(self.pieces)],
+            1,
+            "uint8",
+            f"tile {self.id}",
         )
         yield OpenTile(*resampled(image, ids, self.factor), partial(_finish, *decoders))

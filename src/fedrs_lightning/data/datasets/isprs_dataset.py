@@ -60,7 +60,14 @@ class ISPRSDataset(TileDataset):
     prefix = ""
     example: str
 
-    def _keep(self, labels_train: LabelSet, labels_eval: LabelSet, clutter: Clutter, skip_tiles: list[str] | None, split: Split) -> None:
+    def _keep(
+        self,
+        labels_train: LabelSet,
+        labels_eval: LabelSet,
+        clutter: Clutter,
+        skip_tiles: list[str] | None,
+        split: Split,
+    ) -> None:
         """Check and store the common settings."""
         one_of("labels_train", labels_train, ("auto", "full", "eroded"))
         one_of("labels_eval", labels_eval, ("auto", "full", "eroded"))
@@ -70,7 +77,9 @@ class ISPRSDataset(TileDataset):
         self.skip_tiles = tuple(skip_tiles or ())
         for tile in self.skip_tiles:
             if tile not in self._known:
-                raise ConfigError(f"skip_tiles: '{tile}' is not one of {self._all}, which are named like {self.example}")
+                raise ConfigError(
+                    f"skip_tiles: '{tile}' is not one of {self._all}, which are named like {self.example}"
+                )
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -111,7 +120,10 @@ class ISPRSDataset(TileDataset):
         if self.split == "by_position":
             train, test = by_position(sorted([*train, *test], key=lambda tile: numeric(tile.id)))
         if not train:
-            raise DataError(f"{found.folder}: none of the {len(self.official[0])} training {self.unit} is there; see skip_tiles and root")
+            raise DataError(
+                f"{found.folder}: none of the {len(self.official[0])} training {self.unit} is there; see skip_tiles "
+                "and root"
+            )
         return Survey(train, test, found.folder, facts)
 
     @abstractmethod
@@ -149,11 +161,16 @@ class ISPRSDataset(TileDataset):
         images, facts = self._images(found)
         facts |= {"variant": "official", "labels_without_image": sorted(found.labelled() - images.keys(), key=numeric)}
         parts: list[list[Tile]] = []
-        for part, official, wanted in zip(("train", "eval"), self.official, (self.labels_train, self.labels_eval), strict=True):
+        for part, official, wanted in zip(
+            ("train", "eval"), self.official, (self.labels_train, self.labels_eval), strict=True
+        ):
             present = [tile for tile in official if tile in images and tile not in self.skip_tiles]
             eroded = bool(present) and all(found.label_copies("eroded", tile) for tile in present)
             kind = ("eroded" if eroded else "full") if wanted == "auto" else wanted
-            facts |= {f"labels_{part}": kind if present else None, f"absent_{part}": [tile for tile in official if tile not in images]}
+            facts |= {
+                f"labels_{part}": kind if present else None,
+                f"absent_{part}": [tile for tile in official if tile not in images],
+            }
             parts.append([self._tile(found, images[tile], kind, tile) for tile in present])
         return parts[0], parts[1], facts
 
@@ -162,7 +179,11 @@ class ISPRSDataset(TileDataset):
         if not copies:
             other = "eroded" if kind == "full" else "full"
             there = bool(found.label_copies(other, tile))
-            remedy = f"set labels_train and labels_eval to {other}" if there else f"unpack the labels, or add '{tile}' to skip_tiles"
+            remedy = (
+                f"set labels_train and labels_eval to {other}"
+                if there
+                else f"unpack the labels, or add '{tile}' to skip_tiles"
+            )
             raise DataError(f"{image}: has no {kind} label; {remedy}")
         mix, factor, hint = self._mix(), self._factor, self._hint(tile)
         return TileFiles(tile, image, copies[0], self._order, palette(self.clutter), mix, factor, hint).tile()
@@ -178,5 +199,10 @@ class ISPRSDataset(TileDataset):
             present = [tile for tile in official if tile in pieces and tile not in self.skip_tiles]
             sources = {tile: [(box, *files) for box, files in pieces[tile].items()] for tile in present}
             table = index_values(self.clutter)
-            parts.append([ConvertedTile(tile, sources[tile], table, self._order, self._factor, self._mix()).tile() for tile in present])
+            parts.append(
+                [
+                    ConvertedTile(tile, sources[tile], table, self._order, self._factor, self._mix()).tile()
+                    for tile in present
+                ]
+            )
         return parts[0], parts[1], dict(AS_CONVERTED)

@@ -87,7 +87,9 @@ def list_files(root: str | os.PathLike[str]) -> LoveDAFiles:
                     if not first <= number <= last:
                         found.misplaced.append(path)
                     if number in table[part, area]:
-                        raise DataError(f"{path}: id {number} is there twice, also as {table[part, area][number]}; remove one tree")
+                        raise DataError(
+                            f"{path}: id {number} is there twice, also as {table[part, area][number]}; remove one tree"
+                        )
                     table[part, area][number] = path
     if not any(found.images.values()):
         _converted(found)
@@ -201,13 +203,17 @@ class LoveDA(TileDataset):
             raise DataError(f"{wrong[0]}: has no {kind} of the same id; unpack the archive again, or remove it")
         if found.misplaced:
             warnings.warn(
-                f"{found.misplaced[0]}: its id is outside the official range of its folder ({len(found.misplaced)} files)", stacklevel=2
+                f"{found.misplaced[0]}: its id is outside the official range of its folder ({len(found.misplaced)} "
+                "files)",
+                stacklevel=2,
             )
         parts = {}
         for part in ("Train", "Val"):
             pairs = {(part, area): sorted(found.images[part, area]) for area in areas}
             wanted = [(key, number) for key, ids in pairs.items() for number in ids]
-            parts[part] = [self._tile(number, found.images[key][number], found.masks[key][number]) for key, number in wanted]
+            parts[part] = [
+                self._tile(number, found.images[key][number], found.masks[key][number]) for key, number in wanted
+            ]
         train, test = by_position(parts["Train"]) if self.split == "by_position" else (parts["Train"], parts["Val"])
         if not train:
             raise DataError(f"{found.folder}: no training image of area {self.area}; expected {EXPECTED}")

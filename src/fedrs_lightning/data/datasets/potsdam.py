@@ -30,7 +30,9 @@ DEPTH = 3  # levels below the root at which files may lie: zips sometimes nest a
 SUFFIX = {"rgb": "RGB", "irrg": "IRRG", "rgbir": "RGBIR"}
 ORDER = {"rgb": (0, 1, 2), "irrg": (0, 1, 2), "rgbir": (0, 1, 2, 3)}
 BLENDED = "4_12"
-EXPECTED = "2_Ortho_RGB/top_potsdam_2_10_RGB.tif (or 3_Ortho_IRRG, 4_Ortho_RGBIR), or img_dir/ and ann_dir/ of a converted set"
+EXPECTED = (
+    "2_Ortho_RGB/top_potsdam_2_10_RGB.tif (or 3_Ortho_IRRG, 4_Ortho_RGBIR), or img_dir/ and ann_dir/ of a converted set"
+)
 
 Modality = Literal["rgb", "irrg", "rgbir"]
 
@@ -86,7 +88,11 @@ def list_files(root: str | os.PathLike[str]) -> PotsdamFiles:
     if not any(found.images.values()):
         found.converted = converted_tree(top, r"\d+_\d+")
         if found.converted is None or not found.converted.pieces:
-            inside = [path for path in entries(top.parent) if path == top and re.match(r"\d_Ortho|\d_Labels|img_dir|ann_dir", top.name)]
+            inside = [
+                path
+                for path in entries(top.parent)
+                if path == top and re.match(r"\d_Ortho|\d_Labels|img_dir|ann_dir", top.name)
+            ]
             hint = f" (set root to the folder above, {top.parent}?)" if inside else ""
             raise nothing_found(top, EXPECTED + hint, DEPTH)
     return found
@@ -170,14 +176,18 @@ class Potsdam(ISPRSDataset):
     def _list(self) -> PotsdamFiles:
         found = list_files(self.root)
         if found.converted and self._source == "rgbir":
-            raise ConfigError("RGBIR is asked for, but converted PNGs have three bands; set modality to what they were converted from")
+            raise ConfigError(
+                "RGBIR is asked for, but converted PNGs have three bands; set modality to what they were converted from"
+            )
         return found
 
     def _images(self, found: PotsdamFiles) -> tuple[Mapping[str, Path], dict[str, Any]]:
         images = found.images[self._source]
         if not images:
             others = ", ".join(SUFFIX[name] for name, files in found.images.items() if files)
-            raise DataError(f"{found.folder}: holds no {SUFFIX[self._source]} tiles, but {others}; set modality or irrg_from")
+            raise DataError(
+                f"{found.folder}: holds no {SUFFIX[self._source]} tiles, but {others}; set modality or irrg_from"
+            )
         return images, {"irrg_order": self._channel_order(found) if self._source == "irrg" else None}
 
     def _hint(self, tile: str) -> str:
@@ -190,13 +200,16 @@ class Potsdam(ISPRSDataset):
 
     def _channel_order(self, found: PotsdamFiles) -> str:
         for reference in ("rgb", "rgbir"):
-            both = [tile for tile in found.images["irrg"] if tile in found.images[reference] and tile not in self.skip_tiles]
+            both = [
+                tile for tile in found.images["irrg"] if tile in found.images[reference] and tile not in self.skip_tiles
+            ]
             if both:
                 path = found.images["irrg"][both[0]]
                 order = irrg_order(path, found.images[reference][both[0]])
                 if order == "IR, G, B" and self.irrg_order == "check":
                     raise DataError(
-                        f"{path}: its channels are IR, G, B and not IR, R, G (compared with {found.images[reference][both[0]].name}); "
+                        f"{path}: its channels are IR, G, B and not IR, R, G (compared with "
+                        f"{found.images[reference][both[0]].name}); "
                         "set irrg_from: rgbir, which needs 4_Ortho_RGBIR, or irrg_order: accept to use it as it is"
                     )
                 return order

@@ -27,7 +27,9 @@ def fitted(root: str | os.PathLike[str], cache: Path) -> tuple[float, ...]:
     found = potsdam.list_files(root)
     tiles = {tile: found.images["rgbir"][tile] for tile in potsdam.TRAIN if tile in found.images["rgbir"]}
     if not tiles:
-        raise DataError(f"{found.folder}: holds no RGBIR training tile (4_Ortho_RGBIR), which modality pseudo_rgb needs to fit blue")
+        raise DataError(
+            f"{found.folder}: holds no RGBIR training tile (4_Ortho_RGBIR), which modality pseudo_rgb needs to fit blue"
+        )
     stats = [(tile, path.stat()) for tile, path in tiles.items()]
     key = json.dumps([STRIP, STEP, *([tile, stat.st_size, stat.st_mtime_ns] for tile, stat in stats)])
     kept = cache / f"pseudo-blue-{hashlib.sha256(key.encode()).hexdigest()[:20]}.json"
@@ -47,10 +49,13 @@ def fit(paths: list[Path]) -> tuple[float, ...]:
         with open_rows(path) as raster:
             if raster.bands < 4 or raster.dtype != "uint8":
                 raise DataError(
-                    f"{path}: has {raster.bands} bands of {raster.dtype}, four of uint8 are needed; replace it from the archive"
+                    f"{path}: has {raster.bands} bands of {raster.dtype}, four of uint8 are needed; replace it from "
+                    "the archive"
                 )
             for start in range(0, raster.height, STEP):
-                pixels = raster.rows(start, min(start + STRIP, raster.height)).reshape(raster.bands, -1).astype(np.int64)
+                pixels = (
+                    raster.rows(start, min(start + STRIP, raster.height)).reshape(raster.bands, -1).astype(np.int64)
+                )
                 known = np.stack([pixels[3], pixels[0], pixels[1], np.ones_like(pixels[0])])
                 gram += known @ known.T
                 moment += known @ pixels[2]

@@ -30,7 +30,9 @@ DEPTH = 3
 NATIVE_GSD = 0.09  # metres
 FACTOR = 1.8  # 9 cm to 5 cm
 LABEL_COLOURS = 10  # a label has at most about this many
-EXPECTED = "top/top_mosaic_09cm_area1.tif with labels of the same names elsewhere, or img_dir/ and ann_dir/ of a converted set"
+EXPECTED = (
+    "top/top_mosaic_09cm_area1.tif with labels of the same names elsewhere, or img_dir/ and ann_dir/ of a converted set"
+)
 NO_RGB = (
     "modality rgb: Vaihingen has no blue band, so there is no true RGB version of it. Choose one of: "
     "potsdam_rgb+vaihingen_irrg (Potsdam modality rgb with Vaihingen modality irrg, real bands); "
@@ -122,7 +124,8 @@ class Vaihingen(ISPRSDataset):
     Args:
         root: folder with `top/` and the labels, or MMSegmentation's converted form. Never written to.
         modality: `irrg`, the delivered bands; `pseudo_rgb`, red and green with a blue estimated from near infrared, red
-            and green; `permuted`, the delivered bands in the order R, G, IR. `rgb` does not exist, and the error says why.
+            and green; `permuted`, the delivered bands in the order R, G, IR. `rgb` does not exist, and the error says
+            why.
         rgbir_root: Potsdam folder whose RGBIR training tiles fit the blue of `pseudo_rgb`.
         gsd: `5cm` resamples by 1.8 (image bicubic and clipped, label nearest on ids), so that crops cover the same
             ground as those of Potsdam; `native` keeps 9 cm.
@@ -153,7 +156,9 @@ class Vaihingen(ISPRSDataset):
         one_of("modality", modality, ("irrg", "pseudo_rgb", "permuted"))
         one_of("gsd", gsd, ("5cm", "native"))
         if (modality == "pseudo_rgb") != (rgbir_root is not None):
-            raise ConfigError("rgbir_root is needed for modality pseudo_rgb, and only for it: the Potsdam folder with 4_Ortho_RGBIR")
+            raise ConfigError(
+                "rgbir_root is needed for modality pseudo_rgb, and only for it: the Potsdam folder with 4_Ortho_RGBIR"
+            )
         self.root, self.modality, self.rgbir_root, self.gsd = root, modality, rgbir_root, gsd
         self._keep(labels_train, labels_eval, clutter, skip_tiles, split)
         self._blue: tuple[float, ...] | None = None
@@ -161,7 +166,9 @@ class Vaihingen(ISPRSDataset):
     @property
     def honest_name(self) -> str | None:
         """What a result must say about bands that are not the delivered ones."""
-        return {"pseudo_rgb": "pseudo-RGB, blue estimated", "permuted": "channel-permuted IRRG", "irrg": None}[self.modality]
+        return {"pseudo_rgb": "pseudo-RGB, blue estimated", "permuted": "channel-permuted IRRG", "irrg": None}[
+            self.modality
+        ]
 
     def prepare(self, cache: Path) -> None:
         """Fit the blue band of `pseudo_rgb`, or read the fit of an earlier run."""
@@ -170,7 +177,9 @@ class Vaihingen(ISPRSDataset):
 
     def settings(self) -> dict[str, Any]:
         """See `TileDataset.settings`. After `prepare` it holds the coefficients of the blue band."""
-        bands = {"irrg": ["IR", "R", "G"], "permuted": ["R", "G", "IR"], "pseudo_rgb": ["R", "G", "estimated B"]}[self.modality]
+        bands = {"irrg": ["IR", "R", "G"], "permuted": ["R", "G", "IR"], "pseudo_rgb": ["R", "G", "estimated B"]}[
+            self.modality
+        ]
         resampling = "image bicubic (a = -0.5) clipped to 0..255, label nearest on ids" if self.gsd == "5cm" else None
         return super().settings() | {
             "bands": bands,

@@ -100,7 +100,9 @@ class AerialSample:
         if not 1 <= self.gsd_factor <= 20:
             raise ConfigError(f"gsd_factor must be in 1..20, got {self.gsd_factor}")
         if self.layout not in LAYOUTS[self.dataset]:
-            raise ConfigError(f"layout of {self.dataset} must be one of {', '.join(LAYOUTS[self.dataset])}, got '{self.layout}'")
+            raise ConfigError(
+                f"layout of {self.dataset} must be one of {', '.join(LAYOUTS[self.dataset])}, got '{self.layout}'"
+            )
         aerial_defects.check(self.dataset, self.layout, self.defects)
 
     @property
@@ -113,10 +115,14 @@ class AerialSample:
         side = self.side or SIDES[self.dataset][self.size]
         if self.dataset == "loveda":
             numbers = range(_LOVEDA_COUNTS[self.size])
-            return [Tile(str(first + n), "/".join(part), side, side) for part, (first, _) in RANGES.items() for n in numbers]
+            return [
+                Tile(str(first + n), "/".join(part), side, side) for part, (first, _) in RANGES.items() for n in numbers
+            ]
         official = potsdam if self.dataset == "potsdam" else vaihingen
         tiles = []
-        for part, names, count in zip(("train", "test"), (official.TRAIN, official.TEST), _ISPRS_COUNTS[self.size], strict=True):
+        for part, names, count in zip(
+            ("train", "test"), (official.TRAIN, official.TEST), _ISPRS_COUNTS[self.size], strict=True
+        ):
             for name in names[:count]:
                 height, width = (side, side) if self.dataset == "potsdam" else self._odd_sides(name, side)
                 tiles.append(Tile(name, part, height, width))
@@ -163,7 +169,9 @@ def render(sample: AerialSample, tile: Tile) -> tuple[np.ndarray, np.ndarray]:
         `aerial_camera.ISPRS_COLOURS`, or LoveDA mask values with 0 for no-data.
     """
     scene = paint(sample, tile)
-    light = scene.light(SpectralShift(sample.seed, sample.domain_of(tile), sample.spectral_shift), sample.class_spectral)
+    light = scene.light(
+        SpectralShift(sample.seed, sample.domain_of(tile), sample.spectral_shift), sample.class_spectral
+    )
     pixels = aerial_camera.expose(light, scene.rng, scene.style.blur)
     classes = aerial_camera.loveda_classes(scene) if sample.dataset == "loveda" else aerial_camera.isprs_classes(scene)
     pixels, classes = pixels[: tile.height, : tile.width], classes[: tile.height, : tile.width]

@@ -135,7 +135,10 @@ def _irrg_order(root: Path, dataset: str) -> None:
 def _blended_label(root: Path, dataset: str) -> None:
     for path in (*_image(root, dataset), *_labels(root, dataset)):
         path.rename(path.with_name(path.name.replace("2_11", "4_12")))
-    image, label = (path.with_name(path.name.replace("2_11", "4_12")) for path in (_image(root, dataset)[0], _labels(root, dataset)[0]))
+    image, label = (
+        path.with_name(path.name.replace("2_11", "4_12"))
+        for path in (_image(root, dataset)[0], _labels(root, dataset)[0])
+    )
     photo = read_whole(image).astype(np.uint16)
     _rewrite(label, lambda pixels: ((pixels + photo) // 2).astype(np.uint8))
 
@@ -164,7 +167,9 @@ def _palette_mask(root: Path, dataset: str) -> None:
     path = _labels(root, dataset)[0]
     with Image.open(path) as mask:
         coloured = mask.convert("L")
-    coloured.putpalette([0, 0, 0, 255, 255, 255, 255, 0, 0, 255, 255, 0, 0, 0, 255, 159, 129, 183, 0, 255, 0, 255, 195, 128])
+    coloured.putpalette(
+        [0, 0, 0, 255, 255, 255, 255, 0, 0, 255, 255, 0, 0, 0, 255, 159, 129, 183, 0, 255, 0, 255, 195, 128]
+    )
     coloured.save(path)
 
 
@@ -234,8 +239,9 @@ DEFECTS: dict[str, dict[str, Callable[[Path, str], None]]] = {
     "vaihingen": _ANY | _ISPRS | {"area9-label": _area9_label},
     "loveda": _ANY | _LOVEDA,
 }
-"""Data set to name to what changes a finished sample. `junk-files`, `no-crs`, `area9-label` and `stray-colour` (near enough to the
-palette) are no faults: readers get over them."""
+"""Data set to name to what changes a finished sample. `junk-files`, `no-crs`, `area9-label` and `stray-colour` (near
+enough to the palette) are no faults: readers get over them.
+"""
 
 ALONE = ("zipped", "empty")
 CONVERTED = ("colour-annotation",)

@@ -24,8 +24,19 @@ def encode_tiff(pixels: np.ndarray, corner: tuple[float, float] | None = None, p
     from rasterio.io import MemoryFile
 
     bands = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    profile = {"driver": "GTiff", "dtype": str(pixels.dtype), "count": len(bands), "height": bands.shape[1], "width": bands.shape[2]}
-    profile |= {"compress": "deflate", "predictor": 2, "interleave": "pixel", "photometric": "MINISBLACK" if len(bands) < 3 else "RGB"}
+    profile = {
+        "driver": "GTiff",
+        "dtype": str(pixels.dtype),
+        "count": len(bands),
+        "height": bands.shape[1],
+        "width": bands.shape[2],
+    }
+    profile |= {
+        "compress": "deflate",
+        "predictor": 2,
+        "interleave": "pixel",
+        "photometric": "MINISBLACK" if len(bands) < 3 else "RGB",
+    }
     profile |= {"crs": "EPSG:32633", "transform": Affine(pixel, 0, corner[0], 0, -pixel, corner[1])}
     if len(bands) == 4:
         profile["alpha"] = "UNSPECIFIED"

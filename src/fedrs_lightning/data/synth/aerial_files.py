@@ -42,7 +42,9 @@ def write_sample(out: Path, sample: AerialSample, command: Sequence[str] = ()) -
         tiles, console = sample.tiles(), Console(stderr=True)
         with ThreadPoolExecutor(min(_WORKERS, os.cpu_count() or 1)) as pool:
             done = pool.map(lambda tile: _write_tile(folder, sample, tile), tiles)
-            for _ in track(done, "painting tiles", len(tiles), console=console, disable=not console.is_terminal, transient=True):
+            for _ in track(
+                done, "painting tiles", len(tiles), console=console, disable=not console.is_terminal, transient=True
+            ):
                 pass
         aerial_defects.inject(folder, sample.dataset, sample.defects)
 
@@ -73,7 +75,9 @@ def _potsdam(sample: AerialSample, tile: Tile, pixels: np.ndarray, classes: np.n
     full, eroded = LABEL_FOLDERS[sample.dataset][sample.layout]
     if sample.layout != "participants" or tile.part == "train":
         files[f"{full}top_potsdam_{tile.name}_label.tif"] = encode_tiff(ISPRS_COLOURS[classes], corner, sample.pixel)
-        files[f"{eroded}top_potsdam_{tile.name}_label_noBoundary.tif"] = encode_tiff(ISPRS_COLOURS[erode(classes)], corner, sample.pixel)
+        files[f"{eroded}top_potsdam_{tile.name}_label_noBoundary.tif"] = encode_tiff(
+            ISPRS_COLOURS[erode(classes)], corner, sample.pixel
+        )
     return files
 
 
@@ -98,7 +102,10 @@ def _converted(sample: AerialSample, tile: Tile, pixels: np.ndarray, classes: np
     """MMSegmentation's form: pieces of at most 512 pixels, index PNGs with 0 for what is ignored."""
     if sample.dataset == "loveda":
         part, name = tile.part.split("/")[0].lower(), f"{tile.name}.png"
-        return {f"img_dir/{part}/{name}": encode_png(pixels[:, :, VIEWS["RGB"]]), f"ann_dir/{part}/{name}": encode_png(classes)}
+        return {
+            f"img_dir/{part}/{name}": encode_png(pixels[:, :, VIEWS["RGB"]]),
+            f"ann_dir/{part}/{name}": encode_png(classes),
+        }
     image = pixels[:, :, VIEWS["RGB" if sample.dataset == "potsdam" else "IRRG"]]
     values = np.asarray([1, 2, 3, 4, 5, 6, 0], dtype=np.uint8)[erode(classes)]
     name = tile.name if sample.dataset == "potsdam" else f"area{tile.name}"
@@ -109,7 +116,10 @@ def _converted(sample: AerialSample, tile: Tile, pixels: np.ndarray, classes: np
             box = slice(row, row + _PIECE), slice(column, column + _PIECE)
             lower, right = min(row + _PIECE, tile.height), min(column + _PIECE, tile.width)
             piece = f"{name}_{column}_{row}_{right}_{lower}.png"
-            files |= {f"img_dir/{part}/{piece}": encode_png(image[box]), f"ann_dir/{part}/{piece}": encode_png(values[box])}
+            files |= {
+                f"img_dir/{part}/{piece}": encode_png(image[box]),
+                f"ann_dir/{part}/{piece}": encode_png(values[box]),
+            }
     return files
 
 

@@ -1,4 +1,6 @@
-"""A scene seen from an aeroplane: besides materials it knows what each pixel is, where cars stand and where shadows fall."""
+"""A scene seen from an aeroplane: besides materials it knows what each pixel is, where cars stand and where shadows
+fall.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ ROAD, PAVED, BUILDING, GRASS, TREE, FOREST, WATER, BARREN, FIELD, CLUTTER = rang
 SUN = np.float32(np.sqrt(0.5))  # east and south component of the direction to the sun: a morning flight
 
 _BANDS = (spectra.RED, spectra.GREEN, spectra.BLUE, spectra.NIR)
-_SKY = np.asarray([0.46, 0.40, 0.35, 0.33, 0.30, 0.28, 0.27, 0.27, 0.22, 0.20], dtype=np.float32)  # light left in the shade
+_SKY = np.asarray(
+    [0.46, 0.40, 0.35, 0.33, 0.30, 0.28, 0.27, 0.27, 0.22, 0.20], dtype=np.float32
+)  # light left in the shade
 _ELEMENTS = 4_000_000  # pixels of object windows that are stamped at a time
 _ROWS = 128  # rendered at a time
 
 _VEGETATION = {"conifer", "broadleaf", "meadow", "dry_grass", "scrub", "crop_green", "crop_ripe", "orchard"}
-_BUILT = {"roof_metal", "roof_tile", "roof_dark", "roof_gravel", "roof_blue", "glass"} | {name for name in spectra.INDEX if "car_" in name}
+_BUILT = {"roof_metal", "roof_tile", "roof_dark", "roof_gravel", "roof_blue", "glass"} | {
+    name for name in spectra.INDEX if "car_" in name
+}
 _CLASS_WEIGHT = np.asarray(
     [1.5 if m.name in _VEGETATION else 0.4 if m.name in _BUILT else 1.0 for m in spectra.MATERIALS], dtype=np.float32
 )
@@ -111,16 +117,24 @@ class AerialScene(Scene):
                 owner = np.where(found >= 0, part[found], owner)
         return owner
 
-    def local(self, owner: np.ndarray, centres: np.ndarray, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Covered pixels (bool [n, n]), the object of each [P], and its place along and across that object in metres [P]."""
+    def local(
+        self, owner: np.ndarray, centres: np.ndarray, angles: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Covered pixels (bool [n, n]), the object of each [P], and its place along and across that object in metres
+        [P].
+        """
         covered = owner >= 0
         number = owner[covered]
-        dx, dy = self.x[covered] - centres[number, 0].astype(np.float32), self.y[covered] - centres[number, 1].astype(np.float32)
+        dx, dy = (
+            self.x[covered] - centres[number, 0].astype(np.float32),
+            self.y[covered] - centres[number, 1].astype(np.float32),
+        )
         cos, sin = np.cos(angles).astype(np.float32)[number], np.sin(angles).astype(np.float32)[number]
         return covered, number, cos * dx + sin * dy, cos * dy - sin * dx
 
     def ribbon(self, points: np.ndarray, reach: float) -> tuple[np.ndarray, np.ndarray]:
-        """Distance from a polyline (infinite beyond `reach` metres) and arc length at its nearest point; float32 [n, n].
+        """Distance from a polyline (infinite beyond `reach` metres) and arc length at its nearest point; float32 [n,
+        n].
 
         Args:
             points: corners, metres, [K, 2].
@@ -168,13 +182,16 @@ class AerialScene(Scene):
         return state, shade
 
     def reflectance(self, step: int = 1) -> np.ndarray:
-        """Reflectance in `spectra.BANDS` of every `step`-th row and column with texture and shadows, float32 [10, n', n']."""
+        """Reflectance in `spectra.BANDS` of every `step`-th row and column with texture and shadows, float32 [10, n',
+        n'].
+        """
         state, shade = self.surface()
         some = slice(None, None, step), slice(None, None, step)
         return _lit(self.material[some], state[some], shade[some], self.shadow[some])
 
     def light(self, shift: SpectralShift, by_class: bool = False) -> np.ndarray:
-        """Light from the ground in red, green, blue, near infrared after the domain's spectral shift; float32 [4, n, n].
+        """Light from the ground in red, green, blue, near infrared after the domain's spectral shift; float32 [4, n,
+        n].
 
         Args:
             shift: of the domain.

@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedrs_lightning.data.synth.aerial_scene import BARREN, BUILDING, CLUTTER, GRASS, PAVED, ROAD, SUN, TREE, AerialScene
+from fedrs_lightning.data.synth.aerial_scene import (
+    BARREN,
+    BUILDING,
+    CLUTTER,
+    GRASS,
+    PAVED,
+    ROAD,
+    SUN,
+    TREE,
+    AerialScene,
+)
 
 PITCHED = {"roof_tile": 0.6, "roof_dark": 0.4}
 FLAT = {"roof_gravel": 0.4, "roof_dark": 0.35, "concrete": 0.12, "roof_metal": 0.13}
@@ -185,7 +195,9 @@ def pave(
     return roadway, reserved
 
 
-def house_places(scene: AerialScene, town: Town, streets: list[Street], zone: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def house_places(
+    scene: AerialScene, town: Town, streets: list[Street], zone: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Houses on both sides of every street: centres and halves [houses, 2], directions [houses]."""
     rng, scale = scene.rng, scene.style.scale
     chance = 0.82 * min(1.2, scene.style.density**0.5) * scene.favour("building") ** 0.5
@@ -208,7 +220,9 @@ def house_places(scene: AerialScene, town: Town, streets: list[Street], zone: np
     return np.concatenate(centres), np.concatenate(halves), np.concatenate(angles)
 
 
-def paths(scene: AerialScene, town: Town, centres: np.ndarray, halves: np.ndarray, angles: np.ndarray, reserved: np.ndarray) -> None:
+def paths(
+    scene: AerialScene, town: Town, centres: np.ndarray, halves: np.ndarray, angles: np.ndarray, reserved: np.ndarray
+) -> None:
     """Drives and terraces beside the houses."""
     rng, count = scene.rng, len(centres)
     normals = np.stack([-np.sin(angles), np.cos(angles)], axis=1)
@@ -258,7 +272,9 @@ def roofs(scene: AerialScene, town: Town, centres: np.ndarray, halves: np.ndarra
     fittings = np.repeat(np.arange(count), rng.poisson(2.2, count)) + len(winged)
     spread = rng.uniform(-0.75, 0.75, (len(fittings), 2)) * halves[fittings]
     cos, sin = np.cos(angles[fittings]), np.sin(angles[fittings])
-    places = centres[fittings] + np.stack([cos * spread[:, 0] - sin * spread[:, 1], sin * spread[:, 0] + cos * spread[:, 1]], axis=1)
+    places = centres[fittings] + np.stack(
+        [cos * spread[:, 0] - sin * spread[:, 1], sin * spread[:, 0] + cos * spread[:, 1]], axis=1
+    )
     small = scene.stamp(places, rng.uniform(0.25, 0.8, (len(fittings), 2)), angles[fittings])
     small = np.where(owner >= 0, small, -1)
     scene.cast(small, 0.7, 0.7)
@@ -278,7 +294,9 @@ def trees(scene: AerialScene, town: Town, where: np.ndarray) -> None:
     crowns(scene, centres, rng.lognormal(np.log(1.9), 0.35, len(centres)) * scene.style.scale**0.8, TREE, where)
 
 
-def crowns(scene: AerialScene, centres: np.ndarray, radii: np.ndarray, kind: int, where: np.ndarray | None = None) -> None:
+def crowns(
+    scene: AerialScene, centres: np.ndarray, radii: np.ndarray, kind: int, where: np.ndarray | None = None
+) -> None:
     """Crowns made of a dozen tufts each, lit from the south-east.
 
     Args:
@@ -307,7 +325,9 @@ def crowns(scene: AerialScene, centres: np.ndarray, radii: np.ndarray, kind: int
     scene.shade[covered] += (0.3 * side + light - 0.05).astype(np.float32)
 
 
-def parked(scene: AerialScene, streets: list[Street], centres: np.ndarray, halves: np.ndarray, angles: np.ndarray) -> None:
+def parked(
+    scene: AerialScene, streets: list[Street], centres: np.ndarray, halves: np.ndarray, angles: np.ndarray
+) -> None:
     """Cars along kerbs, some driving, and in rows on yards; only on sealed ground."""
     rng, wanted = scene.rng, 0.19 * scene.favour("car")
     places, directions = [np.zeros((0, 2))], [np.zeros(0)]
@@ -330,7 +350,9 @@ def parked(scene: AerialScene, streets: list[Street], centres: np.ndarray, halve
     sealed = np.isin(scene.at(scene.kind, place), (ROAD, PAVED)) & (np.abs(place).max(axis=1) < scene.side / 2 + 2)
     place, heading = place[sealed], heading[sealed]
     gaps = np.hypot(*(place[:, None] - place[None]).transpose(2, 0, 1))
-    clash = np.triu((gaps < 2.3) | ((gaps < 4.8) & (np.abs(np.sin(heading[:, None] - heading[None])) > 0.3)), 1).any(axis=0)
+    clash = np.triu((gaps < 2.3) | ((gaps < 4.8) & (np.abs(np.sin(heading[:, None] - heading[None])) > 0.3)), 1).any(
+        axis=0
+    )
     cars(scene, place[~clash], heading[~clash] + rng.normal(0, 0.03, int((~clash).sum())))
 
 

@@ -16,7 +16,14 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from fedrs_lightning.data.datasets.bigearthnet_files import ALL_BANDS, CLASSES, FLAGGED_METADATA, IMAGES, METADATA, band_path
+from fedrs_lightning.data.datasets.bigearthnet_files import (
+    ALL_BANDS,
+    CLASSES,
+    FLAGGED_METADATA,
+    IMAGES,
+    METADATA,
+    band_path,
+)
 from fedrs_lightning.data.synth import bigearthnet_defects as defects
 from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample, render
 from fedrs_lightning.data.synth.bigearthnet_files import encode, write_table
@@ -28,14 +35,17 @@ _CHUNK = 16  # patches that a process renders at a time
 _ENOUGH = 400  # patches from which starting other processes pays
 
 
-def write_sample(out: Path, sample: BigEarthNetSample, command: Sequence[str] = (), processes: int | None = None) -> bool:
+def write_sample(
+    out: Path, sample: BigEarthNetSample, command: Sequence[str] = (), processes: int | None = None
+) -> bool:
     """Write a whole archive with its `SYNTHETIC.json`.
 
     Args:
         out: folder to make; it may exist when it is empty or already holds this very sample.
         sample: what to write.
         command: recorded in `SYNTHETIC.json`.
-        processes: that render; by default one each core, and only this one for small samples. The bytes do not depend on it.
+        processes: that render; by default one each core, and only this one for small samples. The bytes do not depend
+            on it.
 
     Returns:
         Whether anything was written; False when the same sample is there already.
@@ -51,7 +61,9 @@ def write_sample(out: Path, sample: BigEarthNetSample, command: Sequence[str] = 
             (folder / IMAGES / name).mkdir(parents=True)
         chunks = [patches[start : start + _CHUNK] for start in range(0, len(patches), _CHUNK)]
         written = _write_all(folder / IMAGES, sample, chunks, processes)
-        done = track(written, "painting patches", len(chunks), console=console, disable=not console.is_terminal, transient=True)
+        done = track(
+            written, "painting patches", len(chunks), console=console, disable=not console.is_terminal, transient=True
+        )
         labels = [row for rows in done for row in rows]
         write_tables(folder, patches, labels)
         defects.inject(folder, sample.defects)
@@ -60,7 +72,9 @@ def write_sample(out: Path, sample: BigEarthNetSample, command: Sequence[str] = 
     return publish(out, describe("BigEarthNet", parameters, command), build)
 
 
-def _write_all(images: Path, sample: BigEarthNetSample, chunks: list[list[Patch]], processes: int | None) -> Iterator[list[np.ndarray]]:
+def _write_all(
+    images: Path, sample: BigEarthNetSample, chunks: list[list[Patch]], processes: int | None
+) -> Iterator[list[np.ndarray]]:
     if processes is None:
         processes = (os.cpu_count() or 1) if sum(map(len, chunks)) >= _ENOUGH else 1
     if processes == 1:
@@ -69,12 +83,15 @@ def _write_all(images: Path, sample: BigEarthNetSample, chunks: list[list[Patch]
     # New processes instead of forked ones: a fork would copy the locks of whatever threads this process has. They leave
     # an interrupt to this process, which then drops what they have not begun.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+    with ProcessPoolExecutor(
+        processes, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    ) as pool:
         try:
             yield from pool.map(write_patches, [images] * len(chunks), [sample] * len(chunks), chunks)
         except BrokenProcessPool:
             raise RunError(
-                f"{images}: a process that painted patches died (was memory short? does your script lack if __name__ == '__main__'?); "
+                f"{images}: a process that painted patches died (was memory short? does your script lack if __name__ "
+                "== '__main__'?); "
                 "run the command again"
             ) from None
         finally:
@@ -101,7 +118,10 @@ def write_tables(folder: Path, patches: Sequence[Patch], labels: Sequence[np.nda
         patches: all.
         labels: classes of each, bool [19].
     """
-    rows = sorted((_row(patch, present) for patch, present in zip(patches, labels, strict=True)), key=lambda row: str(row["patch_id"]))
+    rows = sorted(
+        (_row(patch, present) for patch, present in zip(patches, labels, strict=True)),
+        key=lambda row: str(row["patch_id"]),
+    )
     flagged = [row["contains_seasonal_snow"] or row["contains_cloud_or_shadow"] for row in rows]
     write_table(folder / METADATA, [row for row, flag in zip(rows, flagged, strict=True) if not flag])
     write_table(folder / FLAGGED_METADATA, [row for row, flag in zip(rows, flagged, strict=True) if flag])

@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from fedrs_lightning.data.datasets.bigearthnet_files import ALL_BANDS, FLAGGED_METADATA, IMAGES, METADATA, band_path, product_of, read_band
+from fedrs_lightning.data.datasets.bigearthnet_files import (
+    ALL_BANDS,
+    FLAGGED_METADATA,
+    IMAGES,
+    METADATA,
+    band_path,
+    product_of,
+    read_band,
+)
 from fedrs_lightning.data.synth.bigearthnet_files import write_table
 from fedrs_lightning.data.synth.bigearthnet_places import Patch
 from fedrs_lightning.data.synth.defects import require_known

@@ -35,7 +35,15 @@ def _template(side: int, epsg: int) -> tuple[bytes, int]:
     from rasterio.transform import from_origin
 
     corner, step = (123456.0, 7654321.0), PATCH_SIDE / side
-    profile = {"driver": "GTiff", "dtype": "uint16", "count": 1, "height": side, "width": side, "nodata": 0, "endianness": "LITTLE"}
+    profile = {
+        "driver": "GTiff",
+        "dtype": "uint16",
+        "count": 1,
+        "height": side,
+        "width": side,
+        "nodata": 0,
+        "endianness": "LITTLE",
+    }
     with MemoryFile() as memory:
         with memory.open(**profile, crs=f"EPSG:{epsg}", transform=from_origin(*corner, step, step)) as raster:
             raster.write(np.ones((1, side, side), dtype=np.uint16))

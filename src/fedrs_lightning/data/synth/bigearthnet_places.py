@@ -15,7 +15,11 @@ CLIENTS = COUNTRIES[:8]
 SPLIT = ("train",) * 6 + ("validation",) * 2 + ("test",) * 2
 """Split of patch n of a country is `SPLIT[n % 10]`."""
 
-_COLUMNS = {"train": (0, 54), "validation": (54, 73), "test": (73, 91)}  # of a tile: the official split is by blocks too
+_COLUMNS = {
+    "train": (0, 54),
+    "validation": (54, 73),
+    "test": (73, 91),
+}  # of a tile: the official split is by blocks too
 _ROWS = 91
 
 
@@ -84,8 +88,8 @@ _OTHER: dict[tuple[str, Kind], Product] = {
     ("Finland", "snow"): Product("S2A", "20181106", "094131", "R036", "35VNJ", (499980, 6900000)),
 }
 
-# Patches of a thousand in which a class occurs, by class in canonical order (Finland, Ireland, ..., Switzerland): rounded from
-# the summer rows of the official table. 0: the class does not occur in the country.
+# Patches of a thousand in which a class occurs, by class in canonical order (Finland, Ireland, ..., Switzerland):
+# rounded from the summer rows of the official table. 0: the class does not occur in the country.
 _FREQUENCY = np.asarray(
     [
         (37, 92, 152, 396, 719, 145, 99, 504),
@@ -199,7 +203,8 @@ def class_weights(country: str, strength: float) -> np.ndarray:
     """Relative weight of each class in a country's patches, float64 [19].
 
     Classes that the country does not have stay away at any strength. The weights of the others move from the mean of
-    all countries to the country's own; they are square roots of the frequencies, so that rare classes occur in small samples.
+    all countries to the country's own; they are square roots of the frequencies, so that rare classes occur in small
+    samples.
 
     Args:
         country: one of `COUNTRIES`.

@@ -65,15 +65,23 @@ COVERS: dict[str, Cover] = {
     "Permanent crops": Cover({"soil": 0.55, "soil_pale": 0.33, "dry_grass": 0.12}, (190, 110), edge="soil_pale"),
     "Pastures": Cover({"meadow": 0.93, "dry_grass": 0.05, "crop_green": 0.02}, (210, 150)),
     "Complex cultivation patterns": Cover(
-        ARABLE | {"meadow": 0.35, "orchard": 0.25, "broadleaf": 0.08}, (110, 50), {"roof_tile": 0.6, "concrete": 0.4}, 0.025, 20
+        ARABLE | {"meadow": 0.35, "orchard": 0.25, "broadleaf": 0.08},
+        (110, 50),
+        {"roof_tile": 0.6, "concrete": 0.4},
+        0.025,
+        20,
     ),
     "Land principally occupied by agriculture, with significant areas of natural vegetation": Cover(
         ARABLE | {"meadow": 0.5}, (170, 100), {"broadleaf": 0.6, "scrub": 0.4}, 0.34, 80
     ),
-    "Agro-forestry areas": Cover({"dry_grass": 0.75, "crop_ripe": 0.15, "soil": 0.1}, None, {"orchard": 0.75, "scrub": 0.25}, 0.2, 11),
+    "Agro-forestry areas": Cover(
+        {"dry_grass": 0.75, "crop_ripe": 0.15, "soil": 0.1}, None, {"orchard": 0.75, "scrub": 0.25}, 0.2, 11
+    ),
     "Broad-leaved forest": Cover({"broadleaf": 1.0}, None, {"conifer": 1.0}, 0.03, 30, relief=0.14),
     "Coniferous forest": Cover({"conifer": 1.0}, (260, 160), {"scrub": 0.6, "broadleaf": 0.4}, 0.05, 40, relief=0.12),
-    "Mixed forest": Cover({"broadleaf": 0.5, "conifer": 0.5}, None, {"conifer": 0.6, "broadleaf": 0.4}, 0.45, 35, relief=0.13),
+    "Mixed forest": Cover(
+        {"broadleaf": 0.5, "conifer": 0.5}, None, {"conifer": 0.6, "broadleaf": 0.4}, 0.45, 35, relief=0.13
+    ),
     "Natural grassland and sparsely vegetated areas": Cover(
         {"dry_grass": 0.5, "meadow": 0.25, "rock": 0.25}, None, {"rock": 0.7, "scrub": 0.3}, 0.1, 40, relief=0.16
     ),
@@ -114,7 +122,8 @@ def paint(scene: Scene, weights: np.ndarray) -> np.ndarray:
     if scene.rng.random() < 0.5:
         road = scene.curve(60) < scene.rng.uniform(5, 9)
         scene.paint(
-            road & ~np.isin(regions, [CLASSES.index(name) for name in _WATERS]), "asphalt" if scene.rng.random() < 0.6 else "soil_pale"
+            road & ~np.isin(regions, [CLASSES.index(name) for name in _WATERS]),
+            "asphalt" if scene.rng.random() < 0.6 else "soil_pale",
         )
     return regions
 
@@ -132,7 +141,9 @@ def _draw_classes(rng: np.random.Generator, weights: np.ndarray) -> tuple[list[i
     left = weights.copy()
     for _ in range(count + small):
         total = np.cumsum(left)
-        chosen.append(min(int(np.searchsorted(total, rng.random() * total[-1], side="right")), int(np.flatnonzero(left)[-1])))
+        chosen.append(
+            min(int(np.searchsorted(total, rng.random() * total[-1], side="right")), int(np.flatnonzero(left)[-1]))
+        )
         left[chosen[-1]] = 0
     rest = rng.uniform(0.008, 0.04) if small else 0.0
     shares = _LEAST + (1 - rest - count * _LEAST) * rng.dirichlet(np.full(count, 1.5))
@@ -240,7 +251,9 @@ def _rows(bed: _Bed, where: np.ndarray, owner: np.ndarray) -> None:
     period, cover = scene.rng.uniform(20, 36, count), scene.rng.uniform(0.35, 0.8, count)
     across = np.cos(angle)[owner] * scene.y - np.sin(angle)[owner] * scene.x
     plants = where & (np.mod(across / period[owner], 1) < cover[owner])
-    scene.paint_objects(np.where(plants, owner, -1), scene.style.choose(scene.rng, {"orchard": 0.85, "scrub": 0.15}, count))
+    scene.paint_objects(
+        np.where(plants, owner, -1), scene.style.choose(scene.rng, {"orchard": 0.85, "scrub": 0.15}, count)
+    )
 
 
 def _halls(bed: _Bed, where: np.ndarray, owner: np.ndarray) -> None:

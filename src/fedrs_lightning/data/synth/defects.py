@@ -52,7 +52,9 @@ def _tif_for_rgb(tiles: Path) -> None:
     path = _second(tiles, "Residential")
     pixels = np.asarray(Image.open(path)).transpose(2, 0, 1).astype(np.uint16) * 11  # 255 is about reflectance 0.28
     path.unlink()
-    _save_geotiff(path.with_suffix(".tif"), np.resize(pixels, (13, *pixels.shape[1:])), from_origin(600000, 5300000, 10, 10))
+    _save_geotiff(
+        path.with_suffix(".tif"), np.resize(pixels, (13, *pixels.shape[1:])), from_origin(600000, 5300000, 10, 10)
+    )
 
 
 def _duplicate(tiles: Path) -> None:
@@ -166,6 +168,12 @@ def _rewrite_geotiff(path: Path, change: Callable[[np.ndarray], np.ndarray]) -> 
 def _save_geotiff(path: Path, bands: np.ndarray, transform: object) -> None:
     import rasterio
 
-    profile = {"driver": "GTiff", "dtype": "uint16", "count": len(bands), "height": bands.shape[1], "width": bands.shape[2]}
+    profile = {
+        "driver": "GTiff",
+        "dtype": "uint16",
+        "count": len(bands),
+        "height": bands.shape[1],
+        "width": bands.shape[2],
+    }
     with rasterio.open(path, "w", **profile, crs="EPSG:32632", transform=transform) as raster:
         raster.write(bands)

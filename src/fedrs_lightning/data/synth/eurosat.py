@@ -25,7 +25,13 @@ from fedrs_lightning.seeding import numpy_stream
 SIZES = {"tiny": 20, "small": 300, "medium": 1500}
 """Tiles of each class."""
 
-LAYOUTS = {"2750": "2750", "EuroSAT_RGB": "EuroSAT_RGB", "EuroSAT": "EuroSAT", "allBands": ALL_BANDS_PATH, "EuroSAT_MS": "EuroSAT_MS"}
+LAYOUTS = {
+    "2750": "2750",
+    "EuroSAT_RGB": "EuroSAT_RGB",
+    "EuroSAT": "EuroSAT",
+    "allBands": ALL_BANDS_PATH,
+    "EuroSAT_MS": "EuroSAT_MS",
+}
 """Layout name to the folder of the class folders; the last two hold GeoTIFFs."""
 
 GEOTIFF_LAYOUTS = ("allBands", "EuroSAT_MS")
@@ -105,7 +111,13 @@ def encode_geotiff(pixels: np.ndarray) -> bytes:
     from rasterio.transform import from_origin
 
     bands = sensor.to_l1c(pixels)
-    profile = {"driver": "GTiff", "dtype": "uint16", "count": len(bands), "height": bands.shape[1], "width": bands.shape[2]}
+    profile = {
+        "driver": "GTiff",
+        "dtype": "uint16",
+        "count": len(bands),
+        "height": bands.shape[1],
+        "width": bands.shape[2],
+    }
     with MemoryFile() as memory:
         with memory.open(**profile, crs="EPSG:32632", transform=from_origin(600000, 5300000, 10, 10)) as raster:
             raster.write(bands)
@@ -144,7 +156,9 @@ def _write_tiles(folder: Path, sample: EuroSATSample) -> None:
     for name in CLASSES:
         (folder / name).mkdir(parents=True)
     console = Console(stderr=True)
-    for name, number in track(wanted, "painting tiles", console=console, disable=not console.is_terminal, transient=True):
+    for name, number in track(
+        wanted, "painting tiles", console=console, disable=not console.is_terminal, transient=True
+    ):
         (folder / name / f"{name}_{number}{sample.suffix}").write_bytes(encode(render_tile(sample, name, number)))
 
 
@@ -153,5 +167,7 @@ def _write_attributes(path: Path, sample: EuroSATSample) -> None:
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["file", "domain"])
     for name in CLASSES:
-        table.writerows([f"{name}/{name}_{number}{sample.suffix}", sample.domain(number)] for number in range(1, sample.tiles + 1))
+        table.writerows(
+            [f"{name}/{name}_{number}{sample.suffix}", sample.domain(number)] for number in range(1, sample.tiles + 1)
+        )
     write_text(path, text.getvalue())

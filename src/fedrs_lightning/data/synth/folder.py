@@ -55,7 +55,9 @@ def publish(out: Path, marker: dict[str, Any], build: Callable[[Path], None]) ->
             out.rmdir()
         building.rename(out)
     except OSError as error:
-        raise DataError(f"{error.filename or out}: cannot write the sample ({error.strerror}); free space or give another --out") from None
+        raise DataError(
+            f"{error.filename or out}: cannot write the sample ({error.strerror}); free space or give another --out"
+        ) from None
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return True

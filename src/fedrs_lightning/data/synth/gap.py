@@ -14,7 +14,8 @@ _ENOUGH = 400  # pixels of a material in every domain, below which its mean says
 
 
 def spectral_gap(domains: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    """Distance between domains' mean spectra of a material over its pooled deviation, averaged over materials and pairs.
+    """Distance between domains' mean spectra of a material over its pooled deviation, averaged over materials and
+    pairs.
 
     Near 0 when all domains share one distribution.
 

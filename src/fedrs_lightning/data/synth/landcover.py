@@ -24,7 +24,9 @@ def annual_crop(scene: Scene) -> None:
 def forest(scene: Scene) -> None:
     """Closed forest on rolling ground, now and then with a clearing or a track."""
     stand, count = scene.parcels(300, 250, 90)
-    scene.paint_objects(stand, scene.style.choose(scene.rng, {"conifer": 0.6, "broadleaf": 0.4}, count), state=scene.rng.normal(0, 0.15))
+    scene.paint_objects(
+        stand, scene.style.choose(scene.rng, {"conifer": 0.6, "broadleaf": 0.4}, count), state=scene.rng.normal(0, 0.15)
+    )
     scene.shade += np.float32(scene.rng.uniform(0.02, 0.22)) * scene.noise(110)
     if scene.rng.random() < 0.25:
         _blob(scene, scene.rng.uniform(40, 90), "meadow" if scene.rng.random() < 0.6 else "scrub")
@@ -65,7 +67,9 @@ def highway(scene: Scene) -> None:
 def industrial(scene: Scene) -> None:
     """Large halls in one direction on paved ground, with roads and leftovers of green."""
     ground, count = scene.parcels(170, 130, 10)
-    scene.paint_objects(ground, scene.style.choose(scene.rng, {"asphalt": 0.5, "concrete": 0.32, "meadow": 0.18}, count))
+    scene.paint_objects(
+        ground, scene.style.choose(scene.rng, {"asphalt": 0.5, "concrete": 0.32, "meadow": 0.18}, count)
+    )
     scene.paint(borders(ground), "asphalt")
     scene.trees(60, 9, where=scene.noise(60) > 0.6)
     angle = scene.style.angle(scene.rng)
@@ -114,7 +118,9 @@ def residential(scene: Scene) -> None:
     scene.state += np.float32(scene.rng.uniform(0, 0.6)) * (scene.noise(25) + 0.6)
     scene.trees(scene.rng.uniform(120, 420), 6)
     if scene.rng.random() < 0.5:
-        scene.paint(scene.noise(45) > scene.rng.uniform(0.2, 1.4), str(scene.rng.choice(["concrete", "asphalt", "soil"])))
+        scene.paint(
+            scene.noise(45) > scene.rng.uniform(0.2, 1.4), str(scene.rng.choice(["concrete", "asphalt", "soil"]))
+        )
     angle, bend = scene.style.angle(scene.rng), 70 * scene.style.winding * scene.rng.random()
     along, across = scene.axes(angle, bend)
     long, short = scene.rng.uniform([90, 48], [150, 70]) * scene.style.scale
@@ -132,7 +138,9 @@ def river(scene: Scene) -> None:
     countryside(scene)
     distance, half = scene.curve(scene.rng.uniform(30, 170)), scene.rng.uniform(22, 85) * scene.style.scale**0.5
     if scene.rng.random() < 0.6:
-        scene.paint(distance < half + scene.rng.uniform(6, 25), "broadleaf" if scene.rng.random() < 0.7 else "soil_pale")
+        scene.paint(
+            distance < half + scene.rng.uniform(6, 25), "broadleaf" if scene.rng.random() < 0.7 else "soil_pale"
+        )
     scene.paint(distance < half, str(scene.rng.choice(["water_clear", "water_turbid"])))
     if scene.rng.random() < 0.3:
         scene.paint(scene.curve(40) < 5, "concrete")  # a bridge
@@ -222,7 +230,9 @@ def _buildings(
 def _farm(scene: Scene) -> None:
     place, count = scene.rng.uniform(-200, 200, 2), 5
     centres = place + scene.rng.normal(0, 28, (count, 2))
-    owner = scene.stamp(centres, scene.rng.uniform([8, 6], [18, 10], (count, 2)), np.full(count, scene.rng.random() * np.pi))
+    owner = scene.stamp(
+        centres, scene.rng.uniform([8, 6], [18, 10], (count, 2)), np.full(count, scene.rng.random() * np.pi)
+    )
     scene.shadows(owner, 6)
     scene.paint_objects(owner, scene.style.choose(scene.rng, HOUSES, count))
 

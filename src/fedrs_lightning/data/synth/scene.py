@@ -41,7 +41,9 @@ class Scene:
     def noise(self, length: float) -> np.ndarray:
         """Gaussian noise of unit variance, correlated over `length` metres; float32 [n, n], the edges fit together."""
         white = self.rng.standard_normal((self.size, self.size), dtype=np.float32)
-        return np.fft.irfft2(np.fft.rfft2(white) * _low_pass(self.size, length / self.pixel), s=white.shape).astype(np.float32)
+        return np.fft.irfft2(np.fft.rfft2(white) * _low_pass(self.size, length / self.pixel), s=white.shape).astype(
+            np.float32
+        )
 
     def axes(self, angle: float, bend: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
         """Coordinates along and across a direction, in metres, optionally bent by smooth noise of `bend` metres."""
@@ -137,7 +139,10 @@ class Scene:
         dx = (column + 0.5) * self.pixel - self.side / 2 - centres[:, 0, None, None]
         dy = (row + 0.5) * self.pixel - self.side / 2 - centres[:, 1, None, None]
         cos, sin = np.cos(angles)[:, None, None], np.sin(angles)[:, None, None]
-        u, v = np.abs(cos * dx + sin * dy) / halves[:, 0, None, None], np.abs(cos * dy - sin * dx) / halves[:, 1, None, None]
+        u, v = (
+            np.abs(cos * dx + sin * dy) / halves[:, 0, None, None],
+            np.abs(cos * dy - sin * dx) / halves[:, 1, None, None],
+        )
         inside = (u * u + v * v <= 1) if round_ else (np.maximum(u, v) <= 1)
         inside &= (row >= 0) & (row < self.size) & (column >= 0) & (column < self.size)
         number, below, right = np.nonzero(inside)
@@ -145,7 +150,9 @@ class Scene:
         return owner
 
     def shadows(self, owner: np.ndarray, reach: float) -> None:
-        """Darken the ground north-west of objects, `reach` metres far (the sun of a morning overpass in the south-east)."""
+        """Darken the ground north-west of objects, `reach` metres far (the sun of a morning overpass in the
+        south-east).
+        """
         tall = owner >= 0
         step = max(1, round(reach / self.pixel / 1.4))
         cast = np.zeros_like(tall)

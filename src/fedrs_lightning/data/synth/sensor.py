@@ -22,8 +22,12 @@ def top_of_atmosphere(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarra
     return surface(pixels, rng, haze * _PATH[:, None, None])
 
 
-def surface(pixels: np.ndarray, rng: np.random.Generator, path: np.ndarray | float = 0.0, spread: float = 0.05) -> np.ndarray:
-    """Add a random gain of the scene and each band (its logarithm by `spread`), `path` radiance and sensor noise; float32 [10, H, W]."""
+def surface(
+    pixels: np.ndarray, rng: np.random.Generator, path: np.ndarray | float = 0.0, spread: float = 0.05
+) -> np.ndarray:
+    """Add a random gain of the scene and each band (its logarithm by `spread`), `path` radiance and sensor noise;
+    float32 [10, H, W].
+    """
     gain = np.exp(rng.normal(0, spread, len(spectra.BANDS))).astype(np.float32)
     noise = 0.0012 * rng.standard_normal(pixels.shape, dtype=np.float32)
     return gain[:, None, None] * pixels + path + noise
@@ -42,5 +46,19 @@ def to_l1c(pixels: np.ndarray) -> np.ndarray:
     """
     b = dict(zip(spectra.BANDS, pixels, strict=True))
     aerosol, vapour, cirrus = 0.9 * b["B02"] + 0.03, 0.3 * b["B8A"] + 0.005, 0.004 * b["B02"] + 0.0008
-    order = [aerosol, b["B02"], b["B03"], b["B04"], b["B05"], b["B06"], b["B07"], b["B08"], vapour, cirrus, b["B11"], b["B12"], b["B8A"]]
+    order = [
+        aerosol,
+        b["B02"],
+        b["B03"],
+        b["B04"],
+        b["B05"],
+        b["B06"],
+        b["B07"],
+        b["B08"],
+        vapour,
+        cirrus,
+        b["B11"],
+        b["B12"],
+        b["B8A"],
+    ]
     return np.rint(np.clip(np.stack(order) * 10000, 1, 65535)).astype(np.uint16)

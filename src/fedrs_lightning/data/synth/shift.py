@@ -47,7 +47,9 @@ class SpectralShift:
         if self.strength == 0:
             return pixels
         mixed = np.tensordot(self.mix, pixels, axes=1)
-        return np.clip(self.gain[:, None, None] * mixed + self.offset[:, None, None], np.float32(0.0001), np.float32(1.5))
+        return np.clip(
+            self.gain[:, None, None] * mixed + self.offset[:, None, None], np.float32(0.0001), np.float32(1.5)
+        )
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,14 @@ class Style:
         weights = np.asarray([shares[name] * np.exp(self.preference.get(name, 0.0)) for name in names])
         numbers = np.asarray([spectra.INDEX[name] for name in names])
         # Inverse distribution function: a small change of the shares changes few draws.
-        return numbers[np.minimum(np.searchsorted(np.cumsum(weights / weights.sum()), rng.random(size)), len(names) - 1)]
+        return numbers[
+            np.minimum(np.searchsorted(np.cumsum(weights / weights.sum()), rng.random(size)), len(names) - 1)
+        ]
 
 
 def spatial_style(seed: int, domain: int, strength: float) -> Style:
-    """Layout style of a domain; at strength 0 every domain has the default style but for an orientation that does not matter.
+    """Layout style of a domain; at strength 0 every domain has the default style but for an orientation that does not
+    matter.
 
     Scales and densities of the domains are spread by golden-ratio steps, so that neighbours in number differ clearly.
 

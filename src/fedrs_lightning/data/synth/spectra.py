@@ -93,7 +93,8 @@ INDEX = {material.name: number for number, material in enumerate(MATERIALS)}
 MEAN = np.asarray([material.mean for material in MATERIALS], dtype=np.float32)  # [M, 10]
 TOWARD = np.asarray([MATERIALS[INDEX[material.toward]].mean for material in MATERIALS], dtype=np.float32)  # [M, 10]
 STATE, SHADE, FINE, COARSE = (
-    np.asarray([getattr(material, name) for material in MATERIALS], dtype=np.float32) for name in ("state", "shade", "fine", "coarse")
+    np.asarray([getattr(material, name) for material in MATERIALS], dtype=np.float32)
+    for name in ("state", "shade", "fine", "coarse")
 )  # each [M]
 
 
