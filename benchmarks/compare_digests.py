@@ -73,7 +73,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="cases whose name holds one of the words")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the cases of a side")
     if sys.argv[1:2] == ["worker"]:
-        return work(*map(Path, sys.argv[2:5]), sys.argv[5:])
+        tree, folder, runs = map(Path, sys.argv[2:5])
+        return work(tree, folder, runs, sys.argv[5:])
     options = parser.parse_args()
     try:
         with contextlib.ExitStack() as stack:
@@ -318,9 +319,9 @@ def write_images(root: Path) -> None:
     for number, name in enumerate(CLASSES):
         for index in range(20):
             pixels = np.clip(draw.normal(60 + 50 * number, 25, (24, 24, 3)), 0, 255).astype(np.uint8)
-            path = root / "folders" / name / f"part{index % 2}" / f"{name}_{index}.{'png' if index % 3 else 'jpg'}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(path)
+            file = root / "folders" / name / f"part{index % 2}" / f"{name}_{index}.{'png' if index % 3 else 'jpg'}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(file)
     rows = []
     for index in range(72):
         label, client = index % 3, ("north", "south", "west")[index // 3 % 3]
@@ -338,8 +339,8 @@ def write_images(root: Path) -> None:
         ("several", ("path", "labels", "client", "split"), several),
         ("zones", ("path", "label", "zone"), zones),
     ):
-        with (root / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([head, *lines])
+        with (root / f"{name}.csv").open("w", newline="", encoding="utf-8") as listing:
+            csv.writer(listing).writerows([head, *lines])
     table = pa.table({"path": [row[0] for row in rows], "labels": [row[2] for row in rows]})
     pq.write_table(table, root / "several.parquet")
 
@@ -355,9 +356,9 @@ def write_rasters(root: Path) -> None:
             for index in range(count):
                 labels = draw.integers(0, 4, (6, 6)).repeat(16, 0).repeat(16, 1)  # 96 x 96, 0 means no label
                 bands = 500 + 400 * labels + 250 * shift + draw.normal(0, 150, (4, 96, 96))
-                for kind, values in (("images", np.clip(bands, 0, 10000).astype(np.uint16)), ("labels", labels[None])):
-                    stored = values if kind == "images" else values.astype(np.uint8)
-                    write_tiff(root / domain / part / kind / f"tile{index}.tif", stored)
+                place = root / domain / part
+                write_tiff(place / "images" / f"tile{index}.tif", np.clip(bands, 0, 10000).astype(np.uint16))
+                write_tiff(place / "labels" / f"tile{index}.tif", labels[None].astype(np.uint8))
     colours = np.array([[0, 0, 0], [255, 255, 0], [0, 128, 0]], np.uint8)
     for index in range(3):
         labels = draw.integers(0, 3, (4, 6)).repeat(20, 0).repeat(20, 1)  # 80 x 120
