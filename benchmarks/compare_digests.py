@@ -199,7 +199,7 @@ def work(tree: Path, folder: Path, runs: Path, cases: list[str]) -> int:
         raise SystemExit(f"{fedrs_lightning.__file__} was loaded instead of the package in {tree}")
     folder.mkdir(parents=True, exist_ok=True)
     for case in map(Path, cases):
-        synth = case.suffix != ".yaml"
+        synth, failure = case.suffix != ".yaml", ""
         log = folder / f"{case.stem}.log"
         with log.open("w", encoding="utf-8") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             try:
@@ -208,10 +208,10 @@ def work(tree: Path, folder: Path, runs: Path, cases: list[str]) -> int:
                 else:
                     code = fedrs(["fit", "--config", str(case), "--run.root", str(runs), "--run.name", case.stem])
             except (Exception, SystemExit) as error:
-                code = f"{type(error).__name__}: {error}"
+                code, failure = 1, f"{type(error).__name__}: {error}"
         if code:
-            words = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
-            print(json.dumps([case.stem, {"error": f"{code} {' '.join(words)}"}]), flush=True)
+            said = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
+            print(json.dumps([case.stem, {"error": failure or f"exit code {code}: {' '.join(said)}"}]), flush=True)
         elif not synth:
             print(json.dumps([case.stem, left_by(runs / case.stem)]), flush=True)
     return 0
@@ -262,8 +262,7 @@ def compare(old: dict[str, Any], new: dict[str, Any], only: list[str]) -> int:
                 remarks.append("the same tensors under other names" if equal else "other tensors")
             remarks += [f"{key}: {one['scores'][key]} and {two['scores'][key]}" for key in unlike[:2]]
             missing = sorted(set(one["scores"]) ^ set(two["scores"]))
-            if missing:
-                print(f"{'':{width}}  note: one side alone has {', '.join(missing[:4])}")
+            remarks += [f"note: one side alone has the scores {', '.join(missing[:4])}"] if missing else []
         if verdicts != ["same"] * 3:
             failed.append(name)
         digests = "  ".join(f"{each.get('digest', 'failed')[:20]:20}" for each in (one, two))
