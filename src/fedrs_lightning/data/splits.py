@@ -24,6 +24,12 @@ def divide(
         fraction: of the first part, rounded to the nearest sample.
         stratify: divide each class on its own.
         rng: source of the permutation.
+
+    Examples:
+        >>> labels = np.array([0, 0, 0, 0, 1, 1])
+        >>> test, train = divide(np.arange(6), labels, 0.5, True, np.random.default_rng(0))
+        >>> np.bincount(labels[test]), np.bincount(labels[train])
+        (array([2, 1]), array([2, 1]))
     """
     groups = [indices[labels[indices] == label] for label in np.unique(labels)] if stratify else [indices]
     first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
