@@ -66,7 +66,10 @@ class AerialScene(Scene):
         shadow: what part of the sun's light is kept off, float32 [n, n] in [0, 1].
 
     Args:
-        side, pixel, rng, style: as for `Scene`.
+        side: as for `Scene`, like the others.
+        pixel: likewise.
+        rng: likewise.
+        style: likewise.
     """
 
     def __init__(self, side: float, pixel: float, rng: np.random.Generator, style: Style) -> None:
@@ -79,7 +82,9 @@ class AerialScene(Scene):
         """Cover the ground with objects of one kind; `kind` None keeps what the ground counts as.
 
         Args:
-            owner, materials, state: as for `paint_objects`.
+            owner: as for `paint_objects`, like `materials` and `state`.
+            materials: likewise.
+            state: likewise.
             kind: of all objects.
         """
         self.paint_objects(owner, materials, state)
