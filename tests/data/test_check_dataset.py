@@ -21,7 +21,7 @@ from fedrs_lightning.data import (
     Potsdam,
 )
 from fedrs_lightning.data.check.dataset import check_dataset
-from fedrs_lightning.data.clients.federated import FederatedDataset
+from fedrs_lightning.data.clients.federation import FederatedDataset
 from fedrs_lightning.errors import ConfigError, DataError
 
 CLASSES = {"field": 1, "forest": 2, "water": 3}

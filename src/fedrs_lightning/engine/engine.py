@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fedrs_lightning.data.batches.loading import ClientLoader, Loading
-from fedrs_lightning.data.clients.federated import ClientSplit, Federation
+from fedrs_lightning.data.clients.federation import ClientSplit, Federation
 from fedrs_lightning.engine.checkpoint import Checkpoint, CheckpointStore
 from fedrs_lightning.engine.cohort import CohortSampler, assign
 from fedrs_lightning.engine.evaluate import Evaluation, Evaluator

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrs_lightning.data.batches.prefetch import ahead
-from fedrs_lightning.data.clients.federated import ClientSplit, Federation
+from fedrs_lightning.data.clients.federation import ClientSplit, Federation
 from fedrs_lightning.data.packs.residence import BUDGET, GIB, Residence, settle
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.seeding import torch_stream

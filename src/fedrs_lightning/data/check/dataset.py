@@ -26,7 +26,7 @@ from fedrs_lightning.data.archives.tiles import Tile, TileDataset, synthetic_mar
 from fedrs_lightning.data.check.report import Report, drawn, watched
 from fedrs_lightning.data.check.segmentation import check_segmentation
 from fedrs_lightning.data.clients.domains import Domain, Domains
-from fedrs_lightning.data.clients.federated import FederatedDataset
+from fedrs_lightning.data.clients.federation import FederatedDataset
 from fedrs_lightning.data.rasters.rows import open_rows
 from fedrs_lightning.errors import ConfigError, DataError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrs_lightning.data.clients.federated import ClientSplit, FederatedDataset, Federation, SampleSource
+from fedrs_lightning.data.clients.federation import ClientSplit, FederatedDataset, Federation, SampleSource
 from fedrs_lightning.data.packs.crop_source import CropSource
 from fedrs_lightning.data.packs.fields import FieldSource, mean_std
 from fedrs_lightning.errors import DataError

@@ -34,6 +34,32 @@ class LabelSpace:
         own = set(range(num_own)) if table is None else {int(value) for value in table[:num_own]}
         return [number in own for number in range(len(self.names))]
 
+    def labels(self, domain: int, own: np.ndarray) -> np.ndarray:
+        """Labels of images in the joint classes.
+
+        Args:
+            domain: whose.
+            own: class of each, int [N], or 1 for each class it has, [N, C].
+
+        Raises:
+            ConfigError: an image with one class has one that is in no joint class.
+        """
+        table = self.tables[domain]
+        if table is None:
+            return own
+        if own.ndim == 1:
+            joint = table[own].astype(np.int64)
+            if (joint == IGNORE).any():
+                raise ConfigError(
+                    f"label_space: names no class for {self.dropped[domain][0]}, which images have; add it"
+                )
+            return joint
+        joint = np.zeros((len(own), len(self.names)), own.dtype)
+        for place in range(own.shape[1]):
+            if table[place] != IGNORE:
+                joint[:, table[place]] = np.maximum(joint[:, table[place]], own[:, place])
+        return joint
+
 
 def label_space(choice: Choice, domains: Sequence[str], classes: Sequence[tuple[str, ...]]) -> LabelSpace:
     """The joint classes of several domains.

@@ -1,9 +1,9 @@
-"""Dealing training samples to clients: pure functions, and thin classes that a config can name."""
+"""Partitions of training samples over clients: pure functions, and thin classes that a config can name."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from fedrs_lightning.errors import ConfigError
 
 
 def iid_partition(num_samples: int, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Deal samples at random into shares whose sizes differ by at most one.
+    """Split samples at random into shares whose sizes differ by at most one.
 
     Returns:
         One sorted index array a client; together they hold each of 0..N-1 exactly once.
@@ -28,10 +28,10 @@ def dirichlet_partition(
     min_samples: int = 1,
     max_draws: int = 1000,
 ) -> list[np.ndarray]:
-    """Deal each class by proportions drawn from Dir(alpha), so that clients' class mixtures differ.
+    """Split each class by proportions drawn from Dir(alpha), so that clients' class mixtures differ.
 
     For each class, p ~ Dir(alpha 1_K) is drawn and the class's shuffled samples are cut at the cumulative proportions.
-    The whole deal is drawn again until every client holds `min_samples`; nothing is ever dropped or given twice.
+    The whole draw is repeated until every client holds `min_samples`; nothing is ever dropped or given twice.
 
     Args:
         labels: class of each sample, int [N].
@@ -39,13 +39,13 @@ def dirichlet_partition(
         alpha: concentration, > 0; small values give clients few classes.
         rng: source of all draws.
         min_samples: smallest share allowed, samples.
-        max_draws: deals to try.
+        max_draws: draws to try.
 
     Returns:
         One sorted index array a client; together they hold each of 0..N-1 exactly once.
 
     Raises:
-        ConfigError: impossible sizes, or no deal in `max_draws` gave every client `min_samples`.
+        ConfigError: impossible sizes, or none of `max_draws` draws gave every client `min_samples`.
     """
     _check_sizes(len(labels), num_clients)
     if not alpha > 0:
@@ -102,6 +102,34 @@ def shard_partition(
     return [np.sort(np.concatenate([shards[number] for number in row])) for row in dealt]
 
 
+def proportional_partition(
+    num_samples: int, proportions: Sequence[float], groups: np.ndarray | None, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Random shares in proportion, each in the order in which it may be cut short from the end.
+
+    Args:
+        num_samples: N.
+        proportions: of the clients.
+        groups: of each sample, [N]: groups stay together, and so do a client's samples of a group, so that cutting short
+            takes whole groups first. None splits single samples.
+        rng: source of the permutation.
+
+    Returns:
+        One index array a client; together they hold each of 0..N-1 exactly once.
+    """
+    if groups is None:
+        return cut(rng.permutation(num_samples), np.asarray(proportions, dtype=np.float64))
+    shares: list[list[np.ndarray]] = [[] for _ in proportions]
+    sizes = [0] * len(proportions)
+    names, first = np.unique(groups, return_index=True)
+    for place in rng.permutation(np.argsort(first)):
+        members = np.flatnonzero(groups == names[place])
+        poorest = min(range(len(sizes)), key=lambda client: ((sizes[client] + 1) / proportions[client], client))
+        shares[poorest].append(members)
+        sizes[poorest] += len(members)
+    return [np.concatenate([np.empty(0, np.int64), *share]) for share in shares]
+
+
 def attribute_partition(values: np.ndarray) -> dict[str, np.ndarray]:
     """One client for each value of an attribute, in sorted order (as numbers where all values are numbers).
 
@@ -123,21 +151,27 @@ def cut(indices: np.ndarray, proportions: np.ndarray) -> list[np.ndarray]:
 
 
 class Partition(ABC):
-    """Rule that deals training samples to clients."""
+    """Rule that splits training samples over clients.
+
+    Attributes:
+        ordered: whether shares come in the order in which they may be cut short from the end.
+    """
+
+    ordered = False
 
     @abstractmethod
     def split(
         self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
-        """Deal the samples.
+        """Split the samples.
 
         Args:
-            labels: class of each sample, int [N].
+            labels: class of each sample, int [N]; all 0 for crops with masks.
             attributes: other facts of each sample, name to [N].
             rng: source of all draws.
 
         Returns:
-            Client name to sorted int64 indices into `labels`, in the order of client ids.
+            Client name to int64 indices into `labels`, in the order of client ids.
         """
 
 
@@ -159,13 +193,13 @@ class IID(Partition):
 
 
 class Dirichlet(Partition):
-    """Label skew: each class is dealt by proportions drawn from a Dirichlet distribution.
+    """Label skew: each class is split by proportions drawn from a Dirichlet distribution.
 
     Args:
         num_clients: number of clients.
         alpha: concentration, > 0; small values give clients few classes.
-        min_samples: smallest number of training samples of a client; the deal is drawn again until all have it.
-        max_draws: deals to try before giving up.
+        min_samples: smallest number of training samples of a client; the split is drawn again until all have it.
+        max_draws: draws to try before giving up.
     """
 
     def __init__(self, num_clients: int, alpha: float, min_samples: int = 10, max_draws: int = 1000) -> None:
@@ -210,11 +244,41 @@ class ByAttribute(Partition):
         self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
         """See `attribute_partition`."""
-        if self.attribute not in attributes:
-            raise ConfigError(
-                f"ByAttribute: samples have no attribute '{self.attribute}'; they have {', '.join(sorted(attributes))}"
-            )
-        return attribute_partition(attributes[self.attribute])
+        return attribute_partition(_attribute(self, self.attribute, attributes))
+
+
+class Proportional(Partition):
+    """Random shares, equal or in given proportions, of single samples or of whole groups.
+
+    Args:
+        num_clients: number of clients.
+        proportions: relative size of each client; null makes them equal.
+        by: attribute whose groups stay together, such as `tile`: each goes to the client that has fewest samples for its
+            proportion; null splits single samples.
+    """
+
+    ordered = True
+
+    def __init__(self, num_clients: int, proportions: list[float] | None = None, by: str | None = None) -> None:
+        if num_clients < 1:
+            raise ConfigError(f"num_clients must be at least 1, got {num_clients}")
+        if proportions is not None and (len(proportions) != num_clients or not all(value > 0 for value in proportions)):
+            raise ConfigError(f"proportions needs one positive number a client, got {proportions}")
+        self.num_clients, self.proportions, self.by = num_clients, proportions, by
+
+    def split(
+        self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """See `proportional_partition`."""
+        groups = None if self.by is None else _attribute(self, self.by, attributes)
+        return _named(proportional_partition(len(labels), self.proportions or [1.0] * self.num_clients, groups, rng))
+
+
+def _attribute(partition: Partition, name: str, attributes: Mapping[str, np.ndarray]) -> np.ndarray:
+    if name not in attributes:
+        known = ", ".join(sorted(attributes)) or "none"
+        raise ConfigError(f"{type(partition).__name__}: samples have no attribute '{name}'; they have {known}")
+    return attributes[name]
 
 
 def _named(shares: list[np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,17 +1,13 @@
-"""Samples that are a few arrays each, whether they lie in a pack or in files."""
+"""Arrays of samples: their shapes and types, and exact sums over their pixels."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from fedrs_lightning.types import Batch
 
 
 @dataclass(frozen=True)
@@ -45,59 +41,6 @@ def as_bits(array: np.ndarray) -> Tensor:
 def from_bits(values: Tensor) -> Tensor:
     """Gathered values in their own type."""
     return values.view(torch.uint16) if values.dtype == torch.int16 else values
-
-
-class FieldSource(ABC):
-    """Random access to samples of several arrays.
-
-    Attributes:
-        sample_ids: id of each sample.
-        extras: what a batch holds beside the arrays, one entry a sample, such as `label` int64 [N].
-        moments: int64 [N, 2, C] of each field, sum and sum of squares over each sample's pixels.
-
-    Args:
-        sample_ids: id of each sample.
-        about: shape and type of each field.
-        extras: see above.
-    """
-
-    moments: Mapping[str, np.ndarray]
-
-    def __init__(self, sample_ids: Sequence[str], about: Mapping[str, Field], extras: Mapping[str, Tensor]) -> None:
-        self.sample_ids, self.about, self.extras = tuple(sample_ids), dict(about), dict(extras)
-        for name, values in extras.items():
-            if len(values) != len(self.sample_ids):
-                raise ValueError(f"{name} has {len(values)} entries for {len(self.sample_ids)} samples")
-
-    def __len__(self) -> int:
-        return len(self.sample_ids)
-
-    def gather(self, indices: np.ndarray | Tensor, *, pin_memory: bool = False) -> Batch:
-        """Every field [B, *shape] as stored and every extra of the given samples, in their order.
-
-        Args:
-            indices: global indices, int [B].
-            pin_memory: put the result into page-locked memory, for an asynchronous copy to a GPU.
-        """
-        wanted = torch.as_tensor(indices, dtype=torch.int64)
-        batch = {name: from_bits(values) for name, values in self._fields(wanted, pin_memory).items()}
-        extras = {name: values[wanted] for name, values in self.extras.items()}
-        return batch | {name: values.pin_memory() if pin_memory else values for name, values in extras.items()}
-
-    @abstractmethod
-    def _fields(self, wanted: Tensor, pin_memory: bool) -> dict[str, Tensor]:
-        """The samples' fields, uint16 as the int16 of the same bits."""
-
-    def sums(self, indices: np.ndarray, field: str = "image") -> tuple[int, list[list[int]]]:
-        """Number of pixels of the samples, and their exact sums and sums of squares by channel."""
-        return len(indices) * int(np.prod(self.about[field].shape[1:])), exact_sums(self.moments[field][indices])
-
-    def mean_std(self, indices: np.ndarray, field: str = "image") -> tuple[list[float], list[float]]:
-        """Mean and (population) standard deviation of each channel over the samples, in stored units.
-
-        From exact integer sums, so the order of samples does not matter.
-        """
-        return mean_std(*self.sums(indices, field))
 
 
 def moments_of(samples: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrs_lightning.data.packs.fields import as_bits
+from fedrs_lightning.data.packs.fields import Field, as_bits
 
 Residence = Literal["map", "ram", "device"]
 GIB = 2**30
@@ -85,10 +85,10 @@ class Shelf:
         """Of all arrays."""
         return sum(array.nbytes for array in self.arrays)
 
-    def empty(self, array: MappedArray, rows: int, pin_memory: bool) -> Tensor:
+    def empty(self, field: Field, rows: int, pin_memory: bool) -> Tensor:
         """Room for rows of an array, where they are gathered to."""
         pinned = pin_memory and self.device.type == "cpu"
-        return torch.empty((rows, *array.bits.shape[1:]), dtype=array.bits.dtype, device=self.device, pin_memory=pinned)
+        return torch.empty((rows, *field.shape), dtype=field.bits, device=self.device, pin_memory=pinned)
 
     def select(self, array: MappedArray, wanted: Tensor, out: Tensor) -> None:
         """Gather rows `wanted` (int64, on the shelf's device) of an array into `out`."""
@@ -154,7 +154,7 @@ def mapped_bytes(otherwise: int) -> int:
 def settle(source: Any, residence: Residence, budget: float, device: torch.device) -> str | None:
     """Put the arrays of a source where a run wants them; see `Shelf.settle`. Sources without packs say so."""
     shelf = getattr(source, "shelf", None)
-    if isinstance(shelf, Shelf):
+    if isinstance(shelf, Shelf) and shelf.arrays:
         return shelf.settle(residence, budget, device)
     if residence == "map":
         return None

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedrs_lightning.data.archives.archive import Split, TileArchive, TileListing
+from fedrs_lightning.data.archives.folders import numeric, synthetic_facts
 from fedrs_lightning.data.archives.isprs.files import (
     AS_CONVERTED,
     FIVE,
@@ -23,17 +25,8 @@ from fedrs_lightning.data.archives.isprs.files import (
     palette,
     refuse_orphans,
 )
-from fedrs_lightning.data.archives.tiles import (
-    Split,
-    Survey,
-    Tile,
-    TileDataset,
-    by_position,
-    numeric,
-    one_of,
-    synthetic_facts,
-)
-from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.data.rasters.tiles import Tile, by_position
+from fedrs_lightning.errors import ConfigError, DataError, one_of
 
 
 class Found(Protocol):
@@ -52,7 +45,7 @@ class Found(Protocol):
         ...
 
 
-class ISPRSDataset(TileDataset):
+class ISPRSArchive(TileArchive):
     """Base of Potsdam and Vaihingen.
 
     Attributes:
@@ -100,27 +93,16 @@ class ISPRSDataset(TileDataset):
         """Clutter, where it is a class."""
         return SIX[5:] if self.clutter == "class" else ()
 
-    @property
-    def in_channels(self) -> int:
-        """Bands that are kept."""
-        return len(self._order)
-
-    @property
-    def ground(self) -> str:
-        """The folder: whatever bands are read from it show the same place."""
-        return f"{self.title} {Path(self.root).expanduser().resolve()}"
-
     def settings(self) -> dict[str, Any]:
-        """See `TileDataset.settings`."""
-        return {
-            "dataset": self.title,
+        """See `Archive.settings`."""
+        return super().settings() | {
             "clutter": self.clutter,
             "labels": {"train": self.labels_train, "eval": self.labels_eval},
             "split": self.split,
         }
 
-    def survey(self) -> Survey:
-        """See `TileDataset.survey`."""
+    def listing(self) -> TileListing:
+        """See `TileArchive.listing`."""
         found = self._list()
         if found.unknown:
             raise DataError(f"{found.unknown[0]}: is none of {self._all}; rename it or move it out of the folder")
@@ -133,7 +115,7 @@ class ISPRSDataset(TileDataset):
                 f"{found.folder}: none of the {len(self.official[0])} training {self.unit} is there; see skip_tiles "
                 "and root"
             )
-        return Survey(train, test, found.folder, facts)
+        return TileListing(found.folder, train, test, facts)
 
     @abstractmethod
     def _list(self) -> Found:

@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
+from fedrs_lightning.data.archives.folders import walk
 from fedrs_lightning.data.archives.isprs import potsdam, vaihingen
 from fedrs_lightning.data.archives.isprs.files import ConvertedFiles
-from fedrs_lightning.data.archives.tiles import walk
 from fedrs_lightning.data.check.listing import HINT, Job, Listing
 from fedrs_lightning.data.check.rasters import Look
 from fedrs_lightning.data.check.report import Report

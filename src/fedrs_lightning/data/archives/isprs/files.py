@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedrs_lightning.data.archives.tiles import OpenTile, Tile, entries
+from fedrs_lightning.data.archives.folders import entries
 from fedrs_lightning.data.rasters.class_tables import (
     ISPRS,
     ISPRS_CONVERTED,
@@ -26,6 +26,7 @@ from fedrs_lightning.data.rasters.class_tables import (
     without_value,
 )
 from fedrs_lightning.data.rasters.rows import Bands, Mapped, Mosaic, Resampled, Rows, open_rows, read_whole
+from fedrs_lightning.data.rasters.tiles import OpenTile, Tile
 from fedrs_lightning.errors import DataError
 
 Clutter = Literal["ignore", "class"]

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedrs_lightning.data.archives.isprs.archive import ISPRSDataset
+from fedrs_lightning.data.archives.archive import Split
+from fedrs_lightning.data.archives.folders import entries, existing_folder, nothing_found, walk
+from fedrs_lightning.data.archives.isprs.archive import ISPRSArchive
 from fedrs_lightning.data.archives.isprs.files import LABEL_HINT, Clutter, ConvertedFiles, LabelSet, converted_tree
-from fedrs_lightning.data.archives.tiles import Split, entries, existing_folder, nothing_found, one_of, walk
 from fedrs_lightning.data.rasters.rows import GEOTIFF, open_rows
-from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.errors import ConfigError, DataError, one_of
 
 # fmt: off
 TRAIN = (
@@ -117,7 +118,7 @@ def irrg_order(irrg: Path, reference: Path) -> Literal["IR, R, G", "IR, G, B", "
     return "IR, R, G" if distance[0] < distance[1] else "IR, G, B"
 
 
-class Potsdam(ISPRSDataset):
+class Potsdam(ISPRSArchive):
     """ISPRS Potsdam (2D Semantic Labeling Contest): 38 tiles of 6000 x 6000 pixels at 5 cm.
 
     Research use, on request from ISPRS Commission II; no redistribution. Classes: impervious surfaces, building, low
@@ -160,10 +161,14 @@ class Potsdam(ISPRSDataset):
         self.root, self.modality, self.irrg_from, self.irrg_order = root, modality, irrg_from, irrg_order
         self._keep(labels_train, labels_eval, clutter, skip_tiles, split)
 
+    @property
+    def band_names(self) -> tuple[str, ...]:
+        """By the modality."""
+        return {"rgb": ("R", "G", "B"), "irrg": ("IR", "R", "G"), "rgbir": ("R", "G", "B", "IR")}[self.modality]
+
     def settings(self) -> dict[str, Any]:
-        """See `TileDataset.settings`."""
-        bands = {"rgb": ["R", "G", "B"], "irrg": ["IR", "R", "G"], "rgbir": ["R", "G", "B", "IR"]}[self.modality]
-        return super().settings() | {"bands": bands, "read_from": SUFFIX[self._source], "gsd": "0.05 m"}
+        """See `Archive.settings`."""
+        return super().settings() | {"read_from": SUFFIX[self._source], "gsd": "0.05 m"}
 
     @property
     def _source(self) -> str:

@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedrs_lightning.data.archives.isprs.archive import ISPRSDataset
+from fedrs_lightning.data.archives.archive import Split
+from fedrs_lightning.data.archives.folders import existing_folder, nothing_found, walk
+from fedrs_lightning.data.archives.isprs.archive import ISPRSArchive
 from fedrs_lightning.data.archives.isprs.files import Clutter, ConvertedFiles, LabelSet, converted_tree
 from fedrs_lightning.data.archives.isprs.pseudo_blue import fitted, pseudo_rgb
-from fedrs_lightning.data.archives.tiles import Split, existing_folder, nothing_found, one_of, walk
 from fedrs_lightning.data.rasters.rows import GEOTIFF, open_rows
-from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.errors import ConfigError, DataError, one_of
 
 # fmt: off
 TRAIN = (
@@ -114,7 +115,7 @@ def looks_like_label(path: Path) -> bool:
     return len(np.unique(pixels.reshape(pixels.shape[0], -1), axis=1).T) <= LABEL_COLOURS
 
 
-class Vaihingen(ISPRSDataset):
+class Vaihingen(ISPRSArchive):
     """ISPRS Vaihingen (2D Semantic Labeling Contest): 33 areas of varying size at 9 cm, near infrared, red, green.
 
     Research use, on request from ISPRS Commission II; no redistribution. Classes: impervious surfaces, building, low
@@ -164,6 +165,12 @@ class Vaihingen(ISPRSDataset):
         self._blue: tuple[float, ...] | None = None
 
     @property
+    def band_names(self) -> tuple[str, ...]:
+        """By the modality."""
+        known = {"irrg": ("IR", "R", "G"), "permuted": ("R", "G", "IR"), "pseudo_rgb": ("R", "G", "estimated B")}
+        return known[self.modality]
+
+    @property
     def honest_name(self) -> str | None:
         """What a result must say about bands that are not the delivered ones."""
         return {"pseudo_rgb": "pseudo-RGB, blue estimated", "permuted": "channel-permuted IRRG", "irrg": None}[
@@ -176,13 +183,9 @@ class Vaihingen(ISPRSDataset):
             self._blue = fitted(self.rgbir_root, cache)
 
     def settings(self) -> dict[str, Any]:
-        """See `TileDataset.settings`. After `prepare` it holds the coefficients of the blue band."""
-        bands = {"irrg": ["IR", "R", "G"], "permuted": ["R", "G", "IR"], "pseudo_rgb": ["R", "G", "estimated B"]}[
-            self.modality
-        ]
+        """See `Archive.settings`. After `prepare` it holds the coefficients of the blue band."""
         resampling = "image bicubic (a = -0.5) clipped to 0..255, label nearest on ids" if self.gsd == "5cm" else None
         return super().settings() | {
-            "bands": bands,
             "honest_name": self.honest_name,
             "blue_from_ir_r_g_1": None if self._blue is None else list(self._blue),
             "gsd": "0.05 m" if self.gsd == "5cm" else "0.09 m",

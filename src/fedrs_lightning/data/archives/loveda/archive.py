@@ -10,23 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from fedrs_lightning.data.archives.archive import Split, TileArchive, TileListing
+from fedrs_lightning.data.archives.folders import entries, existing_folder, nothing_found, synthetic_facts
 from fedrs_lightning.data.archives.isprs.files import check_image, check_sizes
-from fedrs_lightning.data.archives.tiles import (
-    OpenTile,
-    Split,
-    Survey,
-    Tile,
-    TileDataset,
-    by_position,
-    entries,
-    existing_folder,
-    nothing_found,
-    one_of,
-    synthetic_facts,
-)
 from fedrs_lightning.data.rasters.class_tables import LOVEDA, LOVEDA_SHIFTED, LabelDecoder
 from fedrs_lightning.data.rasters.rows import Bands, Mapped, Rows, open_rows
-from fedrs_lightning.errors import DataError
+from fedrs_lightning.data.rasters.tiles import OpenTile, Tile, by_position
+from fedrs_lightning.errors import DataError, one_of
 
 RANGES = {
     ("Train", "Rural"): (0, 1365),
@@ -138,7 +128,7 @@ def check_mask(path: Path, raster: Rows) -> None:
         )
 
 
-class LoveDA(TileDataset):
+class LoveDA(TileArchive):
     """LoveDA (Wang et al., 2021, doi:10.5281/zenodo.5706578): 1024 x 1024 RGB images at 0.3 m of three Chinese cities.
 
     CC BY-NC-SA 4.0, academic use; Google Earth terms. Classes: background (scored like any other), building, road,
@@ -153,6 +143,8 @@ class LoveDA(TileDataset):
             training and the last quarter for testing.
     """
 
+    class_names, band_names = LOVEDA.names, ("R", "G", "B")  # background is scored like any other class
+
     def __init__(
         self,
         root: str,
@@ -166,33 +158,21 @@ class LoveDA(TileDataset):
         self.root, self.area, self.mask_values, self.split = root, area, mask_values, split
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """Seven, background included."""
-        return LOVEDA.names
-
-    @property
-    def in_channels(self) -> int:
-        """3."""
-        return 3
-
-    @property
     def ground(self) -> str:
         """The folder and area."""
-        return f"loveda {Path(self.root).expanduser().resolve()} {self.area}"
+        return f"{super().ground} {self.area}"
 
     def settings(self) -> dict[str, Any]:
-        """See `TileDataset.settings`."""
-        return {
-            "dataset": "LoveDA",
-            "bands": ["R", "G", "B"],
+        """See `Archive.settings`."""
+        return super().settings() | {
             "area": self.area,
             "mask_values": self.mask_values,
             "split": self.split,
             "gsd": "0.3 m",
         }
 
-    def survey(self) -> Survey:
-        """See `TileDataset.survey`."""
+    def listing(self) -> TileListing:
+        """See `TileArchive.listing`."""
         found = list_files(self.root)
         areas = ["Rural", "Urban"] if self.area == "both" else [self.area.capitalize()]
         if found.odd:
@@ -223,7 +203,7 @@ class LoveDA(TileDataset):
             "outside_official_ranges": len(found.misplaced),
             "synthetic": synthetic_facts(found.folder),
         }
-        return Survey(train, test, found.folder, facts)
+        return TileListing(found.folder, train, test, facts)
 
     def _tile(self, number: int, image_path: Path, mask_path: Path) -> Tile:
         with open_rows(image_path) as image, open_rows(mask_path) as mask:

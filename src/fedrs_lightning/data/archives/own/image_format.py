@@ -31,22 +31,16 @@ class ImageFormat:
     pixel_type: str
     image_size: int | None
 
-    def size(self, first: Path, square: bool) -> tuple[int, int]:
+    def size(self, first: Path) -> tuple[int, int]:
         """Height and width of all images, by the first one where they are not resized.
 
         Raises:
-            DataError: it cannot be read, or is not square though that is needed.
+            DataError: it cannot be read.
         """
         if self.image_size is not None:
             return self.image_size, self.image_size
         with open_rows(first) as raster:
-            size = raster.height, raster.width
-        if square and size[0] != size[1]:
-            raise DataError(
-                f"{first}: is {size[1]} x {size[0]} pixels, and quarter turns need squares; set image_size, or "
-                "augment: false"
-            )
-        return size
+            return raster.height, raster.width
 
     def decode(self, path: Path, size: tuple[int, int]) -> np.ndarray:
         """The bands that are used, [C, H, W].

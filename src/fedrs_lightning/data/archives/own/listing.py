@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedrs_lightning.data.archives.tiles import entries, existing_folder
+from fedrs_lightning.data.archives.archive import ImageListing
+from fedrs_lightning.data.archives.folders import entries, existing_folder
 from fedrs_lightning.data.rasters.rows import GEOTIFF, PICTURE
 from fedrs_lightning.errors import DataError
 
@@ -22,30 +22,7 @@ DEPTH = 8  # levels of folders below a class folder
 Columns = Mapping[str, Sequence[Any]]
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Files with labels, sorted by id.
-
-    Attributes:
-        ids: path below the root, with `/`; as written in a table where it lies elsewhere.
-        paths: where each lies.
-        labels: class of each, int64 [N], or 1 for each class it has, float32 [N, C].
-        clients: whose each is, str [N], empty for nobody's; None where nothing says so.
-        splits: `train`, `validation` or `test` of each, str [N]; None where nothing says so.
-        attributes: further columns of the table, and `class_name` of single labels, str [N].
-        where: for messages: the file, or the row of the table.
-    """
-
-    ids: tuple[str, ...]
-    paths: tuple[Path, ...]
-    labels: np.ndarray
-    clients: np.ndarray | None
-    splits: np.ndarray | None
-    attributes: dict[str, np.ndarray]
-    where: tuple[str, ...]
-
-
-def scan_folders(root: str, classes: Sequence[str]) -> Samples:
+def scan_folders(root: str, classes: Sequence[str]) -> ImageListing:
     """Images of one folder a class, at any depth inside it.
 
     Raises:
@@ -88,7 +65,7 @@ def scan_folders(root: str, classes: Sequence[str]) -> Samples:
     )
 
 
-def scan_table(root: str, table: str, classes: Sequence[str], multi_label: bool, separator: str) -> Samples:
+def scan_table(root: str, table: str, classes: Sequence[str], multi_label: bool, separator: str) -> ImageListing:
     """Images that a CSV or Parquet file lists, with columns `path`, `label` or `labels`, and, where wanted, `client`
     and `split`.
 
@@ -153,7 +130,7 @@ def _sorted(
     splits: np.ndarray | None,
     attributes: dict[str, np.ndarray],
     where: Sequence[str],
-) -> Samples:
+) -> ImageListing:
     """In the order of ids, so that the rows of a table may be shuffled; no file may be there twice."""
     seen: dict[tuple[int, int], int] = {}
     for number, path in enumerate(paths):
@@ -178,14 +155,15 @@ def _sorted(
             )
     order = sorted(range(len(ids)), key=lambda number: ids[number])
     chosen = np.asarray(order)
-    return Samples(
-        tuple(ids[number] for number in order),
-        tuple(paths[number] for number in order),
+    return ImageListing(
+        top,
+        [ids[number] for number in order],
         labels[chosen],
-        None if clients is None else clients[chosen],
+        [paths[number] for number in order],
         None if splits is None else splits[chosen],
-        {name: values[chosen] for name, values in attributes.items()},
-        tuple(where[number] for number in order),
+        None if clients is None else clients[chosen],
+        attributes={name: values[chosen] for name, values in attributes.items()},
+        where=[where[number] for number in order],
     )
 
 

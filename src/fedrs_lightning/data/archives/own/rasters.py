@@ -8,23 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedrs_lightning.data.archives.archive import Split, TileArchive, TileListing
+from fedrs_lightning.data.archives.folders import entries, existing_folder, numeric, synthetic_facts
 from fedrs_lightning.data.archives.isprs.files import check_sizes
-from fedrs_lightning.data.archives.tiles import (
-    OpenTile,
-    Split,
-    Survey,
-    Tile,
-    TileDataset,
-    by_position,
-    entries,
-    existing_folder,
-    numeric,
-    one_of,
-    synthetic_facts,
-)
 from fedrs_lightning.data.rasters.class_tables import ClassTable, LabelDecoder, Palette, class_table
 from fedrs_lightning.data.rasters.rows import GEOTIFF, PICTURE, Bands, Mapped, Rows, open_rows
-from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.data.rasters.tiles import OpenTile, Tile, by_position
+from fedrs_lightning.errors import ConfigError, DataError, one_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +40,7 @@ def _finish(decoder: LabelDecoder) -> int:
     return decoder.unknown
 
 
-class FolderSegmentation(TileDataset):
+class OwnRasters(TileArchive):
     """Pairs of image and label rasters (GeoTIFF or PNG) in folders, with your class table.
 
     An image and its label have the same file name up to the endings. Georeference is not used, and nothing is
@@ -75,6 +65,8 @@ class FolderSegmentation(TileDataset):
         split: `official` is as the folders say; `by_position` takes the first three quarters of each training tile for
             training and the last quarter for testing.
     """
+
+    published = None  # there are none for your data
 
     def __init__(
         self,
@@ -104,7 +96,7 @@ class FolderSegmentation(TileDataset):
             raise ConfigError(
                 "the test set must be exactly one of: test_images with test_labels, test_tiles, or split: by_position"
             )
-        self.root, self.bands, self.pixel_type, self.split = root, bands, pixel_type, split
+        self.root, self.bands, self.dtype, self.split = root, bands, pixel_type, split
         self.images, self.labels, self.test_images, self.test_labels = images, labels, test_images, test_labels
         self.test_tiles, self.image_ending, self.label_ending = tuple(test_tiles or ()), image_ending, label_ending
         self._channels, self._table = in_channels, class_table(classes, ignored or [])
@@ -115,24 +107,9 @@ class FolderSegmentation(TileDataset):
         return self._table.names
 
     @property
-    def in_channels(self) -> int:
-        """As given."""
-        return self._channels
-
-    @property
-    def dtype(self) -> str:
-        """`pixel_type`."""
-        return self.pixel_type
-
-    @property
-    def scale(self) -> float:
-        """1/255, or 1 for uint16, whose range says nothing."""
-        return 1 / 255 if self.pixel_type == "uint8" else 1.0
-
-    @property
-    def published(self) -> None:
-        """There are none for your data."""
-        return
+    def band_names(self) -> tuple[str, ...]:
+        """Numbers."""
+        return tuple(f"band {number}" for number in self.bands or range(1, self._channels + 1))
 
     @property
     def ground(self) -> str:
@@ -140,20 +117,18 @@ class FolderSegmentation(TileDataset):
         return f"folder {(Path(self.root).expanduser() / self.images).resolve()}"
 
     def settings(self) -> dict[str, Any]:
-        """See `TileDataset.settings`."""
+        """See `Archive.settings`."""
         colours = self._table.colours if isinstance(self._table, Palette) else self._table.values
-        return {
-            "dataset": "FolderSegmentation",
-            "bands": self.bands or list(range(1, self._channels + 1)),
-            "pixel_type": self.pixel_type,
+        return super().settings() | {
+            "pixel_type": self.dtype,
             "classes": [[name, value] for name, value in zip(self._table.names, colours, strict=True)],
             "ignored": list(self._table.ignored),
             "split": self.split,
             "test_tiles": list(self.test_tiles),
         }
 
-    def survey(self) -> Survey:
-        """See `TileDataset.survey`."""
+    def listing(self) -> TileListing:
+        """See `TileArchive.listing`."""
         top = existing_folder(self.root, "data")
         train = self._tiles(top, self.images, self.labels)
         test: list[Tile] = []
@@ -169,7 +144,7 @@ class FolderSegmentation(TileDataset):
                 raise DataError(f"{top / self.images}: test_tiles names every image; leave some for training")
         else:
             train, test = by_position(train)
-        return Survey(train, test, top, {"variant": "folder", "synthetic": synthetic_facts(top)})
+        return TileListing(top, train, test, {"variant": "folder", "synthetic": synthetic_facts(top)})
 
     def _tiles(self, top: Path, images: str, labels: str) -> list[Tile]:
         found, known = self._named(top / images, self.image_ending), self._named(top / labels, self.label_ending)
@@ -206,9 +181,9 @@ class FolderSegmentation(TileDataset):
     def _tile(self, name: str, image_path: Path, label_path: Path) -> Tile:
         order = tuple(band - 1 for band in self.bands or range(1, self._channels + 1))
         with open_rows(image_path) as image, open_rows(label_path) as label:
-            if image.dtype != self.pixel_type:
+            if image.dtype != self.dtype:
                 raise DataError(
-                    f"{image_path}: holds {image.dtype} pixels, but pixel_type is {self.pixel_type}; change one of them"
+                    f"{image_path}: holds {image.dtype} pixels, but pixel_type is {self.dtype}; change one of them"
                 )
             if image.bands <= max(order):
                 raise DataError(

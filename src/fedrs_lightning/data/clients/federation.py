@@ -1,12 +1,9 @@
-"""What a federated data set is: samples by global index, and who may train or be tested on which of them."""
+"""A federation: samples by global index, and who trains, validates and tests on which of them."""
 
 from __future__ import annotations
 
-import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Any, Protocol
 
 import numpy as np
@@ -132,78 +129,3 @@ class Federation:
             raise DataError(
                 f"sample {self.sample_ids[first]} is in the own test set of client {client.id} and in {owner[first]}"
             )
-
-
-class FederatedDataset(ABC):
-    """A data set with clients. The constructor only stores its arguments; disk is touched in `prepare` and
-    `federation`.
-    """
-
-    stored_side: int | None = None
-    """Side of the stored images in pixels, where it is known without touching the disk."""
-
-    @property
-    @abstractmethod
-    def num_classes(self) -> int:
-        """Number of classes, known without touching the disk."""
-
-    @property
-    @abstractmethod
-    def in_channels(self) -> int:
-        """Channels of an image, known without touching the disk."""
-
-    @property
-    @abstractmethod
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the classes 0, 1, ..."""
-
-    def band_names(self, domain: str = "") -> Mapping[str, tuple[str, ...]]:
-        """Names of the stored bands, by field of the source's batches; for people, and to find true-colour bands.
-
-        Names such as `red`, `R` or `B04` say what a band shows.
-
-        Args:
-            domain: of the client whose samples are looked at, where domains have different bands.
-        """
-        return {"image": tuple(f"band {number}" for number in range(1, self.in_channels + 1))}
-
-    def acquired(self, sample_id: str) -> date | None:
-        """Day on which a sample was acquired, where its id says so."""
-        return None
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Check the folder and pack its images into the cache. Call it on one rank; calling it again does nothing."""
-
-    @abstractmethod
-    def federation(self, seed: int) -> Federation:
-        """The clients' data, the same on every rank that calls it with the same seed after `prepare`.
-
-        Args:
-            seed: the run's seed; the data set's own `seed` argument, where given, is used instead.
-        """
-
-
-def hash_ids(ids: Sequence[str]) -> str:
-    """SHA-256 over the sorted ids, one a line."""
-    return hashlib.sha256("".join(f"{name}\n" for name in sorted(ids)).encode()).hexdigest()
-
-
-def describe_split(
-    indices: np.ndarray, sample_ids: Sequence[str], labels: np.ndarray, num_classes: int
-) -> dict[str, Any]:
-    """Number of samples, samples of each class, and the hash over the sorted ids, for the manifest.
-
-    Args:
-        indices: the split.
-        sample_ids: of all samples.
-        labels: class of every sample, int [N], or multi-hot [N, C], where a sample counts for each class it has.
-        num_classes: number of classes.
-    """
-    own = labels[indices]
-    counts = np.bincount(own, minlength=num_classes) if labels.ndim == 1 else own.sum(axis=0, dtype=np.int64)
-    return {
-        "num_samples": len(indices),
-        "class_counts": [int(count) for count in counts],
-        "sha256": hash_ids([sample_ids[index] for index in indices]),
-    }
