@@ -24,6 +24,10 @@ def kmeans(
 
     Returns:
         int64 [N], clusters numbered by their first member.
+
+    Examples:
+        >>> kmeans(torch.tensor([[0.0], [9.0], [0.1], [9.1]]), 2, torch.Generator().manual_seed(0))
+        tensor([0, 1, 0, 1])
     """
     points = points.double().cpu()
     centres = _starts(points, min(num_clusters, len(points)), generator, restarts)  # [R, k, P]
@@ -74,6 +78,10 @@ def finch(points: Tensor, distance: Distance = "cosine") -> list[Tensor]:
 
     Returns:
         One int64 [N] a partition, clusters numbered by their first member; the last one is the coarsest.
+
+    Examples:
+        >>> finch(torch.tensor([[0.0], [1.0], [50.0], [51.0], [60.0], [61.0]]), "euclidean")[-1]
+        tensor([0, 0, 1, 1, 2, 2])
     """
     if len(points) == 1:
         return [torch.zeros(1, dtype=torch.int64)]
@@ -134,13 +142,24 @@ def zscore(points: Tensor, reference: Tensor) -> Tensor:
     Args:
         points: float64 [M, P].
         reference: float64 [N, P].
+
+    Examples:
+        >>> points = torch.tensor([[1.0, 5.0], [3.0, 5.0]], dtype=torch.float64)
+        >>> zscore(points, points)
+        tensor([[-1.,  0.],
+                [ 1.,  0.]], dtype=torch.float64)
     """
     deviation, mean = torch.std_mean(reference, dim=0, correction=0)
     return torch.where(deviation > 1e-12, (points - mean) / deviation.clamp(min=1e-12), 0.0)
 
 
 def renumber(labels: Tensor) -> Tensor:
-    """The same partition with clusters numbered 0, 1, ... by their first member."""
+    """The same partition with clusters numbered 0, 1, ... by their first member.
+
+    Examples:
+        >>> renumber(torch.tensor([7, 2, 7, 5]))
+        tensor([0, 1, 0, 2])
+    """
     _, compact = labels.unique(return_inverse=True)
     places = torch.arange(len(labels)).expand(int(compact.max()) + 1, -1)
     first = torch.where(compact == torch.arange(len(places))[:, None], places, len(labels)).amin(1)
