@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common import finish, report, scratch
-from fedrs_lightning.data.check_bigearthnet import check_bigearthnet
+from fedrs_lightning.data.archives.bigearthnet.check import check_bigearthnet
 from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
 from fedrs_lightning.data.synth.bigearthnet_archive import write_sample
 

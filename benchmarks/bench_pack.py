@@ -23,12 +23,12 @@ import torch
 
 from common import finish, report, scratch
 from fedrs_lightning.data import BigEarthNet, ClientLoader, Federation
-from fedrs_lightning.data.building import packing
-from fedrs_lightning.data.datasets import bigearthnet_files as layout
-from fedrs_lightning.data.field_source import Field
-from fedrs_lightning.data.loading import Loading
-from fedrs_lightning.data.packing import PackedSource, PackSpec, pack
-from fedrs_lightning.data.residence import GIB
+from fedrs_lightning.data.archives.bigearthnet import files as layout
+from fedrs_lightning.data.batches.loading import Loading
+from fedrs_lightning.data.packs.fields import Field
+from fedrs_lightning.data.packs.folders import packing
+from fedrs_lightning.data.packs.residence import GIB
+from fedrs_lightning.data.packs.samples import PackedSource, PackSpec, pack
 from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
 from fedrs_lightning.data.synth.bigearthnet_archive import write_sample
 

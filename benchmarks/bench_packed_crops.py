@@ -13,8 +13,8 @@ import numpy as np
 
 from common import finish, report, scratch
 from fedrs_lightning.data import Domain, Domains, Potsdam
-from fedrs_lightning.data.crops import crop_index
-from fedrs_lightning.data.rasters import Buffered
+from fedrs_lightning.data.packs.crops import crop_index
+from fedrs_lightning.data.rasters.rows import Buffered
 from tile_files import write_tile
 
 BATCH, REPEATS = 16, 5

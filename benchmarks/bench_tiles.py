@@ -11,7 +11,7 @@ from pathlib import Path
 
 from common import finish, report, scratch
 from fedrs_lightning.data import Domain, Domains, Potsdam, Vaihingen
-from fedrs_lightning.data.tiles import TileDataset
+from fedrs_lightning.data.archives.tiles import TileDataset
 from tile_files import write_tile
 
 

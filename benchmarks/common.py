@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedrs_lightning.data import ClientSplit, Federation
-from fedrs_lightning.data.transform import ImageTransform
+from fedrs_lightning.data.transforms.images import ImageTransform
 from fedrs_lightning.types import Batch
 
 torch.set_num_threads(1)

@@ -9,7 +9,7 @@ import numpy as np
 import rasterio
 from rasterio.errors import NotGeoreferencedWarning
 
-from fedrs_lightning.data.palettes import ISPRS
+from fedrs_lightning.data.rasters.class_tables import ISPRS
 
 
 def write_tile(image: Path, label: Path, height: int, width: int, seed: int, **options: object) -> None:

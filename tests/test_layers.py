@@ -82,8 +82,8 @@ def test_imports_run_downwards(path):
 
 def test_the_engine_names_no_method_and_no_data_set():
     concrete = set()
-    for folder in ("methods", "data/datasets"):
-        for path in (SOURCE / folder).glob("*.py"):
+    for folder in ("methods", "data/archives"):
+        for path in (SOURCE / folder).rglob("*.py"):
             if path.stem not in ("base", "__init__"):
                 tree = ast.parse(path.read_text(encoding="utf-8"))
                 concrete |= {

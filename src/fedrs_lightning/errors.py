@@ -4,6 +4,10 @@ The command line prints any `FedrsError` as one line and ends with exit code 2; 
 software and keeps its traceback.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 
 class FedrsError(Exception):
     """Something the user can repair: the message says what is wrong, where, and what to do."""
@@ -27,3 +31,14 @@ class LostContact(RunError):
 
 class TrainingError(FedrsError):
     """Training went wrong on a named client and round, for example a loss that is not finite."""
+
+
+def one_of(name: str, value: str, allowed: Iterable[str]) -> None:
+    """Check the choice of an option.
+
+    Raises:
+        ConfigError: the value is not allowed.
+    """
+    choices = list(allowed)
+    if value not in choices:
+        raise ConfigError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got '{value}'")

@@ -205,6 +205,20 @@ def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> 
     return result
 
 
+def ordered_sum(values: Tensor, dim: int = 0) -> Tensor:
+    """Sum along a dimension, from the first element to the last: the same bits on every processor.
+
+    The order of `torch.sum` depends on the width of the processor's vectors, and that of a matrix product on its BLAS.
+    What a server computes is therefore summed here, by `dot`, or by `weighted_sum`.
+    """
+    return values.cumsum(dim).select(dim, -1)
+
+
+def dot(first: Tensor, second: Tensor) -> Tensor:
+    """Inner products along the last dimension, [..., P] and [..., P] -> [...], added as in `ordered_sum`."""
+    return ordered_sum(first * second, -1)
+
+
 def _slice(tensor: Tensor | SpooledTensor, start: int, stop: int) -> Tensor:
     return tensor.read(start, stop) if isinstance(tensor, SpooledTensor) else tensor.detach().reshape(-1)[start:stop]
 

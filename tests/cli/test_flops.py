@@ -11,7 +11,7 @@ from torch import nn
 
 from fedrs_lightning.cli.flops import _side
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data.datasets.bigearthnet import BigEarthNet
+from fedrs_lightning.data.archives.bigearthnet.archive import BigEarthNet
 from fedrs_lightning.engine.cost import measure, random_samples
 from fedrs_lightning.methods import (
     FPL,

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedrs_lightning.data.field_source import Field
-from fedrs_lightning.data.packing import PackSpec, fingerprint
+from fedrs_lightning.data.packs.fields import Field
+from fedrs_lightning.data.packs.samples import PackSpec, fingerprint
 
 
 def decode(path: Path) -> np.ndarray:

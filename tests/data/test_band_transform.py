@@ -3,9 +3,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedrs_lightning.data.band_transform import BandTransform
-from fedrs_lightning.data.normalisation import Sums, statistics
-from fedrs_lightning.data.transform import dihedral
+from fedrs_lightning.data.clients.normalisation import Sums, statistics
+from fedrs_lightning.data.transforms.bands import BandTransform
+from fedrs_lightning.data.transforms.images import dihedral
 from fedrs_lightning.errors import DataError
 
 FINE, COARSE = ("f0", "f1"), ("c0", "c1", "c2")

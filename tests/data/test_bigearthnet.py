@@ -11,8 +11,8 @@ import rasterio
 import torch
 
 from fedrs_lightning.data import BigEarthNet
-from fedrs_lightning.data.datasets.bigearthnet import MEAN, STD
-from fedrs_lightning.data.datasets.bigearthnet_files import ALL_BANDS, BANDS, BANDS_10M, BANDS_20M, CLASSES, band_path
+from fedrs_lightning.data.archives.bigearthnet.archive import MEAN, STD
+from fedrs_lightning.data.archives.bigearthnet.files import ALL_BANDS, BANDS, BANDS_10M, BANDS_20M, CLASSES, band_path
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.files import read_json
 

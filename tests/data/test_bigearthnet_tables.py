@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrs_lightning.data.datasets.bigearthnet_files import (
+from fedrs_lightning.data.archives.bigearthnet.files import (
     CLASSES,
     COUNTRIES,
     SPLITS,
@@ -16,7 +16,7 @@ from fedrs_lightning.data.datasets.bigearthnet_files import (
     product_of,
     v1_fault,
 )
-from fedrs_lightning.data.datasets.bigearthnet_tables import (
+from fedrs_lightning.data.archives.bigearthnet.tables import (
     country_table,
     in_season,
     months_of,

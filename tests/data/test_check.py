@@ -9,7 +9,7 @@ import pytest
 
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.data import IID, EuroSAT
-from fedrs_lightning.data.check import check_eurosat
+from fedrs_lightning.data.archives.eurosat.check import check_eurosat
 from fedrs_lightning.data.synth import defects
 from fedrs_lightning.errors import DataError
 
@@ -166,7 +166,7 @@ def test_wrong_options_of_the_check(sample, capsys, options, message):
 
 def test_files_and_folders_without_permission(copied, monkeypatch):
     """By a stand-in, since the superuser may read everything."""
-    from fedrs_lightning.data.datasets import eurosat_files
+    from fedrs_lightning.data.archives.eurosat import files as eurosat_files
 
     true_open = Path.open
 

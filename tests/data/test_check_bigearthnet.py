@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data.check_bigearthnet import check_bigearthnet, look_at_headers
-from fedrs_lightning.data.datasets import bigearthnet_files as layout
-from fedrs_lightning.data.datasets.bigearthnet import BigEarthNet
-from fedrs_lightning.data.plain_tiff import first_pixels
+from fedrs_lightning.data.archives.bigearthnet import files as layout
+from fedrs_lightning.data.archives.bigearthnet.archive import BigEarthNet
+from fedrs_lightning.data.archives.bigearthnet.check import check_bigearthnet, look_at_headers
+from fedrs_lightning.data.rasters.plain_tiff import first_pixels
 from fedrs_lightning.data.synth import bigearthnet_defects as defects
 from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
 from fedrs_lightning.data.synth.bigearthnet_archive import write_sample

@@ -20,8 +20,8 @@ from fedrs_lightning.data import (
     LoveDA,
     Potsdam,
 )
-from fedrs_lightning.data.check_dataset import check_dataset
-from fedrs_lightning.data.federated import FederatedDataset
+from fedrs_lightning.data.check.dataset import check_dataset
+from fedrs_lightning.data.clients.federation import FederatedDataset
 from fedrs_lightning.errors import ConfigError, DataError
 
 CLASSES = {"field": 1, "forest": 2, "water": 3}

@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data import rasters
-from fedrs_lightning.data.check_segmentation import check_segmentation
-from fedrs_lightning.data.datasets.loveda import LoveDA
-from fedrs_lightning.data.datasets.potsdam import Potsdam
-from fedrs_lightning.data.datasets.vaihingen import Vaihingen
+from fedrs_lightning.data.archives.isprs.potsdam import Potsdam
+from fedrs_lightning.data.archives.isprs.vaihingen import Vaihingen
+from fedrs_lightning.data.archives.loveda.archive import LoveDA
+from fedrs_lightning.data.check.segmentation import check_segmentation
+from fedrs_lightning.data.rasters import rows as rasters
 from fedrs_lightning.data.synth import aerial_defects
 from fedrs_lightning.data.synth.aerial import AerialSample
 from fedrs_lightning.data.synth.aerial_encoding import encode_tiff

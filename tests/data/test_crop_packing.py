@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from fedrs_lightning.data.crop_packing import CropPack, CropSpec, crops_folder, pack_crops
-from fedrs_lightning.data.crop_source import CropSource, Part
-from fedrs_lightning.data.crops import stitch
-from fedrs_lightning.data.datasets.potsdam import Potsdam
-from fedrs_lightning.data.datasets.vaihingen import Vaihingen
-from fedrs_lightning.data.rasters import read_whole
+from fedrs_lightning.data.archives.isprs.potsdam import Potsdam
+from fedrs_lightning.data.archives.isprs.vaihingen import Vaihingen
+from fedrs_lightning.data.packs.crop_packs import CropPack, CropSpec, crops_folder, pack_crops
+from fedrs_lightning.data.packs.crop_source import CropSource, Part
+from fedrs_lightning.data.packs.crops import stitch
+from fedrs_lightning.data.rasters.rows import read_whole
 from fedrs_lightning.errors import DataError
 
 AREAS, SIZES = ("1", "11", "2"), ((61, 83), (20, 37), (45, 52))

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrs_lightning.data.crops import crop_index, owned, starts, stitch
+from fedrs_lightning.data.packs.crops import crop_index, owned, starts, stitch
 
 sides, sizes = st.integers(1, 70), st.integers(1, 24)
 

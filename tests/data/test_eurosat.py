@@ -11,8 +11,8 @@ from jsonargparse import ArgumentParser
 from PIL import Image
 
 from fedrs_lightning.data import IID, ByAttribute, ClientLoader, Dirichlet, EuroSAT, FederatedDataset
-from fedrs_lightning.data.datasets.eurosat import ALL_MEAN, ALL_STD, RGB_MEAN
-from fedrs_lightning.data.datasets.eurosat_files import ALL_BANDS_PATH, BANDS, CLASSES, decode_all, decode_rgb, scan
+from fedrs_lightning.data.archives.eurosat.archive import ALL_MEAN, ALL_STD, RGB_MEAN
+from fedrs_lightning.data.archives.eurosat.files import ALL_BANDS_PATH, BANDS, CLASSES, decode_all, decode_rgb, scan
 from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
 from fedrs_lightning.errors import ConfigError, DataError
 

@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.data import IID, ByAttribute, Dirichlet, FolderClassification
-from fedrs_lightning.data.inspection import inspect_data
+from fedrs_lightning.data.check.inspection import inspect_data
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.results.store import find_runs
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedrs_lightning.data.datasets.folder_segmentation import FolderSegmentation
+from fedrs_lightning.data.archives.own.rasters import FolderSegmentation
 from fedrs_lightning.errors import ConfigError, DataError
 
 VALUES = {"field": 3, "forest": 1}

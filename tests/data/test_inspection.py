@@ -23,7 +23,7 @@ from fedrs_lightning.data import (
     Federation,
     FolderSegmentation,
 )
-from fedrs_lightning.data.inspection import inspect_data
+from fedrs_lightning.data.check.inspection import inspect_data
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.results.brief import brief_name, brief_number
 from fedrs_lightning.results.data_pictures import composites, stretch

@@ -10,14 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrs_lightning.data import ClientLoader, ClientSplit, Federation, plan_batches, residence
-from fedrs_lightning.data.crop_source import CropSource
-from fedrs_lightning.data.file_source import FileSource
-from fedrs_lightning.data.loading import Loading
-from fedrs_lightning.data.packing import PackedSource, pack
-from fedrs_lightning.data.prefetch import ahead
-from fedrs_lightning.data.residence import GIB
-from fedrs_lightning.data.transform import ImageTransform, dihedral
+from fedrs_lightning.data import ClientLoader, ClientSplit, Federation, plan_batches
+from fedrs_lightning.data.batches.loading import Loading
+from fedrs_lightning.data.batches.prefetch import ahead
+from fedrs_lightning.data.packs import residence
+from fedrs_lightning.data.packs.crop_source import CropSource
+from fedrs_lightning.data.packs.file_source import FileSource
+from fedrs_lightning.data.packs.residence import GIB
+from fedrs_lightning.data.packs.samples import PackedSource, pack
+from fedrs_lightning.data.transforms.images import ImageTransform, dihedral
 from fedrs_lightning.engine.strategy import FabricSettings
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.seeding import torch_stream

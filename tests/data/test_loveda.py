@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedrs_lightning.data.datasets.loveda import RANGES, LoveDA
+from fedrs_lightning.data.archives.loveda.archive import RANGES, LoveDA
 from fedrs_lightning.errors import ConfigError, DataError
 
 

@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedrs_lightning.data import building, packing, shards
-from fedrs_lightning.data.building import packing as orders
-from fedrs_lightning.data.crop_packing import CropSpec, pack_crops
-from fedrs_lightning.data.datasets.vaihingen import Vaihingen
-from fedrs_lightning.data.packing import PackedSource, pack, pack_folder
+from fedrs_lightning.data.archives.isprs.vaihingen import Vaihingen
+from fedrs_lightning.data.packs import folders as building
+from fedrs_lightning.data.packs import samples as packing
+from fedrs_lightning.data.packs import shards
+from fedrs_lightning.data.packs.crop_packs import CropSpec, pack_crops
+from fedrs_lightning.data.packs.folders import packing as orders
+from fedrs_lightning.data.packs.samples import PackedSource, pack, pack_folder
 from fedrs_lightning.errors import DataError
 
 from .number_files import decode, make_spec

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrs_lightning.data.building import cache_folder
-from fedrs_lightning.data.file_source import FileSource
-from fedrs_lightning.data.packing import PackedSource, pack, pack_folder
+from fedrs_lightning.data.packs.file_source import FileSource
+from fedrs_lightning.data.packs.folders import cache_folder
+from fedrs_lightning.data.packs.samples import PackedSource, pack, pack_folder
 from fedrs_lightning.errors import DataError
 
 from .number_files import decode, make_spec

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrs_lightning.data.palettes import ISPRS, LOVEDA, LabelDecoder, class_table, without
+from fedrs_lightning.data.rasters.class_tables import ISPRS, LOVEDA, LabelDecoder, class_table, without
 from fedrs_lightning.errors import ConfigError, DataError
 
 TABLE = {

@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrs_lightning.data import IID, ByAttribute, Dirichlet, Shards
-from fedrs_lightning.data.partition import attribute_partition, cut, dirichlet_partition, iid_partition, shard_partition
+from fedrs_lightning.data.clients.partition import (
+    attribute_partition,
+    cut,
+    dirichlet_partition,
+    iid_partition,
+    shard_partition,
+)
 from fedrs_lightning.errors import ConfigError
 
 label_arrays = st.lists(st.integers(0, 6), min_size=1, max_size=150).map(np.asarray)

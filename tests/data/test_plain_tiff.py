@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import rasterio
 
-from fedrs_lightning.data.datasets import bigearthnet_files as layout
-from fedrs_lightning.data.plain_tiff import plain_pixels
+from fedrs_lightning.data.archives.bigearthnet import files as layout
+from fedrs_lightning.data.rasters.plain_tiff import plain_pixels
 
 FORMS = {
     "plain": {},

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedrs_lightning.data.datasets import isprs, potsdam
-from fedrs_lightning.data.datasets.potsdam import Potsdam
-from fedrs_lightning.data.rasters import read_whole
+from fedrs_lightning.data.archives.isprs import files as isprs
+from fedrs_lightning.data.archives.isprs import potsdam
+from fedrs_lightning.data.archives.isprs.potsdam import Potsdam
+from fedrs_lightning.data.rasters.rows import read_whole
 from fedrs_lightning.errors import ConfigError, DataError
 
 TILES = ("2_10", "4_12", "2_13")

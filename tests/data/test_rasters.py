@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedrs_lightning.data.rasters import Bands, Buffered, Mosaic, Resampled, Window, open_rows, read_whole
+from fedrs_lightning.data.rasters.rows import Bands, Buffered, Mosaic, Resampled, Window, open_rows, read_whole
 from fedrs_lightning.errors import DataError
 
 

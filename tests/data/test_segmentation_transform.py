@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedrs_lightning.data.segmentation_transform import SegmentationTransform
+from fedrs_lightning.data.transforms.masks import SegmentationTransform
 
 
 def batch_of(count=40, side=8, domains=2, dtype=torch.uint8):

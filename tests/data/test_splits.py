@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrs_lightning.data.splits import cut_by_class_shares, divide, read_attributes, read_split_lists
+from fedrs_lightning.data.clients.splits import cut_by_class_shares, divide, read_attributes, read_split_lists
 from fedrs_lightning.errors import DataError
 
 IDS = tuple(f"River/River_{number}.jpg" for number in range(1, 7))

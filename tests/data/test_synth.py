@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedrs_lightning.data.datasets.eurosat_files import CLASSES
+from fedrs_lightning.data.archives.eurosat.files import CLASSES
 from fedrs_lightning.data.synth import defects, sensor, spectra
 from fedrs_lightning.data.synth.eurosat import EuroSATSample, encode_jpeg, paint_scene, render_tile, write_sample
 from fedrs_lightning.data.synth.gap import run_lengths, spatial_gap, spectral_gap

@@ -15,12 +15,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data.check_segmentation import check_segmentation
-from fedrs_lightning.data.datasets.loveda import LoveDA
-from fedrs_lightning.data.datasets.potsdam import Potsdam
-from fedrs_lightning.data.datasets.vaihingen import Vaihingen
-from fedrs_lightning.data.palettes import ISPRS
-from fedrs_lightning.data.rasters import read_whole
+from fedrs_lightning.data.archives.isprs.potsdam import Potsdam
+from fedrs_lightning.data.archives.isprs.vaihingen import Vaihingen
+from fedrs_lightning.data.archives.loveda.archive import LoveDA
+from fedrs_lightning.data.check.segmentation import check_segmentation
+from fedrs_lightning.data.rasters.class_tables import ISPRS
+from fedrs_lightning.data.rasters.rows import read_whole
 from fedrs_lightning.data.synth import spectra
 from fedrs_lightning.data.synth.aerial import LAYOUTS, AerialSample, aerial_style, paint, render
 from fedrs_lightning.data.synth.aerial_camera import BOUNDARY, ISPRS_COLOURS, erode, isprs_classes, loveda_classes

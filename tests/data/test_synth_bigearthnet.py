@@ -16,8 +16,8 @@ from sklearn.metrics import average_precision_score
 from torch import nn
 from torch.nn import functional as F
 
-from fedrs_lightning.data.datasets import bigearthnet_files as layout
-from fedrs_lightning.data.datasets.bigearthnet_tables import country_table, read_tables
+from fedrs_lightning.data.archives.bigearthnet import files as layout
+from fedrs_lightning.data.archives.bigearthnet.tables import country_table, read_tables
 from fedrs_lightning.data.synth import bigearthnet_archive
 from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample, paint_patch, render
 from fedrs_lightning.data.synth.bigearthnet_archive import write_sample

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedrs_lightning.data.transform import ImageTransform, dihedral, draw_dihedral
+from fedrs_lightning.data.transforms.images import ImageTransform, dihedral, draw_dihedral
 from fedrs_lightning.seeding import torch_stream
 
 ALL_DRAWS = torch.cartesian_prod(torch.arange(2), torch.arange(2), torch.arange(4)).to(torch.uint8)

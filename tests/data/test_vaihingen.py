@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedrs_lightning.data.datasets import pseudo_blue, vaihingen
-from fedrs_lightning.data.datasets.vaihingen import Vaihingen
-from fedrs_lightning.data.rasters import read_whole
+from fedrs_lightning.data.archives.isprs import pseudo_blue, vaihingen
+from fedrs_lightning.data.archives.isprs.vaihingen import Vaihingen
+from fedrs_lightning.data.rasters.rows import read_whole
 from fedrs_lightning.errors import ConfigError, DataError
 
 AREAS, SIZES = ("1", "11", "2"), ((61, 83), (40, 37), (52, 52))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedrs_lightning.data import ClientSplit, Federation
-from fedrs_lightning.data.transform import ImageTransform
+from fedrs_lightning.data.transforms.images import ImageTransform
 from fedrs_lightning.engine.engine import Engine, Schedule
 from fedrs_lightning.engine.strategy import ClientParallelStrategy
 from fedrs_lightning.methods import FedAvg

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedrs_lightning.data import ClientSplit, Federation
-from fedrs_lightning.data.transform import ImageTransform
+from fedrs_lightning.data.transforms.images import ImageTransform
 from fedrs_lightning.methods import FedAvg, FedDAP
 from fedrs_lightning.seeding import torch_stream
 from fedrs_lightning.tasks import SegmentationTask

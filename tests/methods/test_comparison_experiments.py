@@ -11,7 +11,7 @@ import pytest
 from fedrs_lightning import methods
 from fedrs_lightning.cli import sweep
 from fedrs_lightning.cli.parser import deciding, parse, resolved
-from fedrs_lightning.data.datasets.bigearthnet_files import BANDS
+from fedrs_lightning.data.archives.bigearthnet.files import BANDS
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 CLASSES = {

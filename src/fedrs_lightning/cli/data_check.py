@@ -13,8 +13,8 @@ from fedrs_lightning.cli.options import writing
 from fedrs_lightning.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedrs_lightning.data.check_report import Report
-    from fedrs_lightning.data.datasets.eurosat import EuroSAT
+    from fedrs_lightning.data.archives.eurosat.archive import EuroSAT
+    from fedrs_lightning.data.check.report import Report
 
 _EUROSAT = ("bands", "clients", "alpha", "by", "attributes", "split")
 _BIGEARTHNET = ("metadata", "flagged_metadata", "flagged", "season", "countries")
@@ -24,9 +24,9 @@ _ONLY_NAMED = ("root", *_EUROSAT, *_BIGEARTHNET)  # what a config says itself
 def main(argv: Sequence[str]) -> int:
     """Look, and show what was found; returns the exit code, 2 where there are errors."""
     from fedrs_lightning.cli.data_config import data_options
-    from fedrs_lightning.data.check import check_eurosat
-    from fedrs_lightning.data.check_bigearthnet import check_bigearthnet
-    from fedrs_lightning.data.check_segmentation import check_segmentation
+    from fedrs_lightning.data.archives.bigearthnet.check import check_bigearthnet
+    from fedrs_lightning.data.archives.eurosat.check import check_eurosat
+    from fedrs_lightning.data.check.segmentation import check_segmentation
     from fedrs_lightning.files import write_json
 
     parser = _parser()
@@ -122,7 +122,7 @@ def _parser() -> DataParser:
 
 def _check_config(options: argparse.Namespace, overrides: Sequence[str], parser: DataParser) -> int:
     from fedrs_lightning.cli.data_config import dataset_of
-    from fedrs_lightning.data.check_dataset import check_dataset
+    from fedrs_lightning.data.check.dataset import check_dataset
     from fedrs_lightning.files import write_json
 
     given = [
@@ -145,8 +145,8 @@ def _check_config(options: argparse.Namespace, overrides: Sequence[str], parser:
 
 def _dealer(options: argparse.Namespace) -> EuroSAT | None:
     """The data set that splits and deals the samples, where the options say how."""
-    from fedrs_lightning.data.datasets.eurosat import EuroSAT
-    from fedrs_lightning.data.partition import IID, ByAttribute, Dirichlet, Partition
+    from fedrs_lightning.data.archives.eurosat.archive import EuroSAT
+    from fedrs_lightning.data.clients.partition import IID, ByAttribute, Dirichlet, Partition
 
     if options.by and (options.clients is not None or options.alpha is not None):
         raise ConfigError("--by makes its own clients; leave out --clients and --alpha")

@@ -11,7 +11,7 @@ from fedrs_lightning.cli.options import writing
 
 if TYPE_CHECKING:
     from fedrs_lightning.data import FederatedDataset, Federation
-    from fedrs_lightning.data.inspection import Inspection
+    from fedrs_lightning.data.check.inspection import Inspection
 
 DESCRIPTION = """Show what every client of a federation holds: samples, classes, label sets, bands, days. The data are packed first,
 as fedrs fit does."""
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _inspect(dataset: FederatedDataset, seed: int, options: argparse.Namespace) -> int:
     from fedrs_lightning.cli.inspect_tables import show
-    from fedrs_lightning.data.inspection import inspect_data
+    from fedrs_lightning.data.check.inspection import inspect_data
     from fedrs_lightning.files import write_json
 
     dataset.prepare()
@@ -77,7 +77,7 @@ def _draw(found: Inspection, dataset: FederatedDataset, federation: Federation, 
 
     from fedrs_lightning.cli.inspect_tables import named
     from fedrs_lightning.cli.pictures import palette
-    from fedrs_lightning.data.inspection import examples_of
+    from fedrs_lightning.data.check.inspection import examples_of
     from fedrs_lightning.results.data_pictures import Sheet, plot_band_histograms, plot_class_heat_map, plot_samples
 
     facts, classes = found.facts, list(dataset.class_names)

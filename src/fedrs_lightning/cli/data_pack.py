@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedrs_lightning.cli.options import above
 
 if TYPE_CHECKING:
-    from fedrs_lightning.data.building import Pack
+    from fedrs_lightning.data.packs.folders import Pack
 
 DESCRIPTION = """Decode all images of a data set once into the cache, where every run finds them.
 What was interrupted goes on where it stopped; what is packed already is left as it is."""
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(rest)
     dataset, _ = dataset_of(options.config, overrides)
 
-    from fedrs_lightning.data.building import packing
+    from fedrs_lightning.data.packs.folders import packing
 
     with packing(options.jobs, options.verify) as orders:
         dataset.prepare()
@@ -64,6 +64,6 @@ def _checked(pack: Pack) -> str:
 
 
 def _described(pack: Pack) -> str:
-    from fedrs_lightning.data.building import size
+    from fedrs_lightning.data.packs.folders import size
 
     return f"{pack.folder}: {pack.samples:,} samples, {size(pack.nbytes)}"

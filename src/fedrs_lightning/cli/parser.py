@@ -82,8 +82,8 @@ def schema() -> Schema:
     """What `build_parser` accepts, for messages about mistakes."""
     return Schema(
         plain={"seed": int, "resume": Resume},
-        groups={"schedule": Schedule, "fabric": FabricSettings, "run": RunSettings},
-        classes={"data": FederatedDataset, "task": Task, "method": FedAvg, "optimizer": Optimizer},
+        groups={"data": FederatedDataset, "schedule": Schedule, "fabric": FabricSettings, "run": RunSettings},
+        classes={"task": Task, "method": FedAvg, "optimizer": Optimizer},
         defaults={"optimizer": torch.optim.Adam},
         given={"task": frozenset(target.rpartition(".")[2] for target in LINKED.values())},
     )
@@ -111,9 +111,7 @@ def build_parser() -> ArgumentParser:
         default="auto",
         help="auto continues an interrupted run, never refuses a run directory that exists",
     )
-    parser.add_subclass_arguments(
-        FederatedDataset, "data", required=True, help="class and its arguments, or a YAML file with both"
-    )
+    parser.add_class_arguments(FederatedDataset, "data", sub_configs=True)
     parser.add_subclass_arguments(Task, "task", required=True, help="class and its arguments, or a YAML file with both")
     parser.add_subclass_arguments(
         FedAvg, "method", required=True, help="class and its arguments, or a YAML file with both"

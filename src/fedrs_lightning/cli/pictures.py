@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fedrs_lightning.data.palettes import ISPRS, LOVEDA, LOVEDA_COLOURS
+from fedrs_lightning.data.rasters.class_tables import ISPRS, LOVEDA, LOVEDA_COLOURS
 from fedrs_lightning.results.diagnostics import (
     plot_by_class,
     plot_confusion,

@@ -1,41 +1,43 @@
-"""Data sets, partitions, packs and loaders. The names here are those that configs use as short class names."""
+"""Archives, and the clients that have their samples. The names here are those that configs use as short class names."""
 
-from fedrs_lightning.data.datasets.bigearthnet import BigEarthNet
-from fedrs_lightning.data.datasets.eurosat import EuroSAT
-from fedrs_lightning.data.datasets.folder_classification import FolderClassification
-from fedrs_lightning.data.datasets.folder_domains import FolderDomains
-from fedrs_lightning.data.datasets.folder_segmentation import FolderSegmentation
-from fedrs_lightning.data.datasets.loveda import LoveDA
-from fedrs_lightning.data.datasets.potsdam import Potsdam
-from fedrs_lightning.data.datasets.vaihingen import Vaihingen
-from fedrs_lightning.data.domains import Domain, Domains
-from fedrs_lightning.data.federated import ClientSplit, FederatedDataset, Federation, SampleSource, Transform
-from fedrs_lightning.data.loading import ClientLoader, plan_batches
-from fedrs_lightning.data.partition import IID, ByAttribute, Dirichlet, Partition, Shards
-from fedrs_lightning.data.tiles import TileDataset
+from fedrs_lightning.data.archives.archive import Archive, ImageArchive, ImageListing, TileArchive, TileListing
+from fedrs_lightning.data.archives.bigearthnet.archive import BigEarthNet
+from fedrs_lightning.data.archives.eurosat.archive import EuroSAT
+from fedrs_lightning.data.archives.isprs.potsdam import Potsdam
+from fedrs_lightning.data.archives.isprs.vaihingen import Vaihingen
+from fedrs_lightning.data.archives.loveda.archive import LoveDA
+from fedrs_lightning.data.archives.own.images import OwnImages
+from fedrs_lightning.data.archives.own.rasters import OwnRasters
+from fedrs_lightning.data.batches.loading import ClientLoader, plan_batches
+from fedrs_lightning.data.clients.dataset import FederatedDataset
+from fedrs_lightning.data.clients.domain import Domain
+from fedrs_lightning.data.clients.federation import ClientSplit, Federation, SampleSource
+from fedrs_lightning.data.clients.partition import IID, ByAttribute, Dirichlet, Partition, Proportional, Shards
 
 __all__ = [
     "IID",
+    "Archive",
     "BigEarthNet",
     "ByAttribute",
     "ClientLoader",
     "ClientSplit",
     "Dirichlet",
     "Domain",
-    "Domains",
     "EuroSAT",
     "FederatedDataset",
     "Federation",
-    "FolderClassification",
-    "FolderDomains",
-    "FolderSegmentation",
+    "ImageArchive",
+    "ImageListing",
     "LoveDA",
+    "OwnImages",
+    "OwnRasters",
     "Partition",
     "Potsdam",
+    "Proportional",
     "SampleSource",
     "Shards",
-    "TileDataset",
-    "Transform",
+    "TileArchive",
+    "TileListing",
     "Vaihingen",
     "plan_batches",
 ]

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedrs_lightning.data.federated import ClientSplit, Federation
-from fedrs_lightning.data.loading import ClientLoader
+from fedrs_lightning.data.batches.loading import ClientLoader
+from fedrs_lightning.data.clients.federation import ClientSplit, Federation
 from fedrs_lightning.engine.exchange import UploadBuffers
 from fedrs_lightning.engine.local import Composer, LocalTraining
 from fedrs_lightning.engine.memory import ClientMemory

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedrs_lightning.data.federated import ClientSplit, Federation
-from fedrs_lightning.data.loading import ClientLoader, Loading
+from fedrs_lightning.data.batches.loading import ClientLoader, Loading
+from fedrs_lightning.data.clients.federation import ClientSplit, Federation
 from fedrs_lightning.engine.checkpoint import Checkpoint, CheckpointStore
 from fedrs_lightning.engine.cohort import CohortSampler, assign
 from fedrs_lightning.engine.evaluate import Evaluation, Evaluator

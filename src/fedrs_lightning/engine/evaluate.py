@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torchmetrics import Metric
 
-from fedrs_lightning.data.federated import ClientSplit, Federation
-from fedrs_lightning.data.loading import ClientLoader
+from fedrs_lightning.data.batches.loading import ClientLoader
+from fedrs_lightning.data.clients.federation import ClientSplit, Federation
 from fedrs_lightning.engine.cohort import assign
 from fedrs_lightning.engine.exchange import Exchange
 from fedrs_lightning.engine.local import Composer

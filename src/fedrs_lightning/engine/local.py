@@ -11,7 +11,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from fedrs_lightning.data.loading import ClientLoader
+from fedrs_lightning.data.batches.loading import ClientLoader
 from fedrs_lightning.engine.exchange import UploadBuffers
 from fedrs_lightning.engine.memory import ClientMemory
 from fedrs_lightning.errors import TrainingError

@@ -19,8 +19,8 @@ from lightning.fabric.strategies.launchers import subprocess_script
 from lightning.fabric.strategies.strategy import Strategy
 from torch import nn
 
-from fedrs_lightning.data.loading import Loading
-from fedrs_lightning.data.residence import BUDGET, GIB, Residence
+from fedrs_lightning.data.batches.loading import Loading
+from fedrs_lightning.data.packs.residence import BUDGET, GIB, Residence
 from fedrs_lightning.engine.ranks import RANK_ZERO, RankWatch, telling
 from fedrs_lightning.errors import ConfigError
 

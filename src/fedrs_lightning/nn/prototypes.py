@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrs_lightning.states import dot, ordered_sum
+
 EPS = 1e-12
 """Smallest length that `unit` divides by, so that a zero vector stays zero."""
 
@@ -85,10 +87,11 @@ def update_anchors(sums: Tensor, counts: Tensor, anchors: Tensor, valid: Tensor)
     Returns:
         Anchors in the dtype of `anchors`, and the new `valid`.
     """
-    total, pixels = sums.double().sum(0), counts.sum(0)
+    total, pixels = ordered_sum(sums.double()), counts.sum(0)
     seen = pixels > 0
     mean = total / pixels.clamp(min=1)[:, None]
-    return torch.where(seen[:, None], unit(mean).to(anchors.dtype), anchors), valid | seen
+    direction = mean / dot(mean, mean).sqrt().clamp(min=EPS)[:, None]
+    return torch.where(seen[:, None], direction.to(anchors.dtype), anchors), valid | seen
 
 
 def cosines(embedding: Tensor, prototypes: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedrs_lightning.data.datasets import potsdam, vaihingen
-from fedrs_lightning.data.datasets.loveda import RANGES
+from fedrs_lightning.data.archives.isprs import potsdam, vaihingen
+from fedrs_lightning.data.archives.loveda.archive import RANGES
 from fedrs_lightning.data.synth import aerial_camera, aerial_defects
 from fedrs_lightning.data.synth.aerial_country import paint_town_and_country
 from fedrs_lightning.data.synth.aerial_names import LABEL_FOLDERS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedrs_lightning.data.palettes import ISPRS
+from fedrs_lightning.data.rasters.class_tables import ISPRS
 from fedrs_lightning.data.synth.aerial_scene import (
     BARREN,
     BUILDING,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedrs_lightning.data.rasters import read_whole
+from fedrs_lightning.data.rasters.rows import read_whole
 from fedrs_lightning.data.synth import defects
 from fedrs_lightning.data.synth.aerial_encoding import encode_png, encode_tiff
 from fedrs_lightning.data.synth.aerial_names import LABEL_FOLDERS, VIEW_FOLDERS

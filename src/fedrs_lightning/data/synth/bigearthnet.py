@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedrs_lightning.data.datasets.bigearthnet_files import SIDE
+from fedrs_lightning.data.archives.bigearthnet.files import SIDE
 from fedrs_lightning.data.synth import bigearthnet_defects as defects
 from fedrs_lightning.data.synth import sensor, spectra
 from fedrs_lightning.data.synth.bigearthnet_places import Patch, class_weights, largest, patches

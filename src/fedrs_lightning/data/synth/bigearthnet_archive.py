@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from fedrs_lightning.data.datasets.bigearthnet_files import (
+from fedrs_lightning.data.archives.bigearthnet.files import (
     ALL_BANDS,
     CLASSES,
     FLAGGED_METADATA,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrs_lightning.data.datasets.bigearthnet_files import (
+from fedrs_lightning.data.archives.bigearthnet.files import (
     ALL_BANDS,
     FLAGGED_METADATA,
     IMAGES,

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedrs_lightning.data.datasets.bigearthnet_files import COUNTRIES
+from fedrs_lightning.data.archives.bigearthnet.files import COUNTRIES
 
 Kind = Literal["summer", "outside", "winter", "cloud", "snow"]
 

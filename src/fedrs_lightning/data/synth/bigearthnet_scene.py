@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedrs_lightning.data.datasets.bigearthnet_files import CLASSES
+from fedrs_lightning.data.archives.bigearthnet.files import CLASSES
 from fedrs_lightning.data.synth.landcover import ARABLE, HALLS
 from fedrs_lightning.data.synth.scene import Scene, borders
 

@@ -13,7 +13,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from fedrs_lightning.data.datasets.eurosat_files import ALL_BANDS_PATH, CLASSES
+from fedrs_lightning.data.archives.eurosat.files import ALL_BANDS_PATH, CLASSES
 from fedrs_lightning.data.synth import defects, landcover, sensor
 from fedrs_lightning.data.synth.folder import describe, publish
 from fedrs_lightning.data.synth.scene import Scene, blur, shrink

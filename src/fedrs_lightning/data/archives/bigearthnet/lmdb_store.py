@@ -1,0 +1,96 @@
+"""Pixels of BigEarthNet patches from an LMDB as `rico-hdl` writes it: patch id to a safetensors dictionary of its
+bands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedrs_lightning.data.archives.bigearthnet import faults
+from fedrs_lightning.data.archives.bigearthnet import files as layout
+from fedrs_lightning.data.packs.samples import fingerprint
+from fedrs_lightning.errors import DataError
+
+
+class LmdbStore:
+    """Patches of an LMDB, whose values are those of the GeoTIFFs.
+
+    Args:
+        folder: holds `data.mdb`.
+
+    Raises:
+        DataError: the package lmdb is not installed, or this is no LMDB.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._environment = _open(folder.resolve())
+        self.decoder = "safetensors in an LMDB, values unchanged"
+
+    def present(self, patch_ids: Sequence[str]) -> np.ndarray:
+        """Which of the patches have an entry, bool [N]."""
+        with self._environment.begin() as transaction, transaction.cursor() as cursor:
+            return np.asarray([cursor.set_key(name.encode()) for name in patch_ids], dtype=bool)
+
+    def decode(self, patch_id: str) -> dict[str, np.ndarray]:
+        """`image10` uint16 [4, 120, 120] and `image20` uint16 [6, 60, 60].
+
+        Raises:
+            DataError: the patch or one of its bands is missing, damaged, zero everywhere, or of another size or type.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        with self._environment.begin() as transaction:
+            value = transaction.get(patch_id.encode())
+        place = self.folder / patch_id
+        if value is None:
+            raise DataError(faults.missing_band(place))
+        try:
+            bands = load(value)
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise DataError(faults.unreadable_band(place, error, "a safetensors dictionary")) from None
+        return {
+            "image10": np.stack([_band(bands, band, place) for band in layout.BANDS_10M]),
+            "image20": np.stack([_band(bands, band, place) for band in layout.BANDS_20M]),
+        }
+
+    def fingerprint(self, patch_ids: Sequence[str]) -> str:
+        """SHA-256 over size and modification time of the database file."""
+        return fingerprint([("data.mdb", self.folder / "data.mdb")])
+
+
+def _band(bands: dict[str, np.ndarray], band: str, place: Path) -> np.ndarray:
+    path = place / band
+    if band not in bands:
+        raise DataError(faults.missing_band(path))
+    pixels = bands[band]
+    height, width = pixels.shape if pixels.ndim == 2 else (0, 0)
+    fault = faults.bad_band(
+        path, 1 if pixels.ndim == 2 else pixels.ndim, str(pixels.dtype), width, height, layout.SIDE[band]
+    )
+    if fault:
+        raise DataError(fault)
+    if not pixels.any():
+        raise DataError(faults.zero_band(path))
+    return pixels
+
+
+@cache
+def _open(folder: Path) -> Any:
+    """The environment, once a process as LMDB demands; without a lock file, as nobody writes and the folder may be
+    read-only.
+    """
+    try:
+        import lmdb
+    except ImportError:
+        raise DataError(faults.no_lmdb(folder)) from None
+    try:
+        return lmdb.open(str(folder), readonly=True, lock=False, readahead=False, max_readers=1024)
+    except lmdb.Error as error:
+        raise DataError(faults.unreadable_band(folder, error, "an LMDB")) from None

@@ -1,0 +1,266 @@
+"""The metadata tables of BigEarthNet v2.0, read a column at a time: half a million rows take less than a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedrs_lightning.data.archives.bigearthnet import faults
+from fedrs_lightning.data.archives.bigearthnet.files import CLASSES, COUNTRIES, PATCH, SPLITS, SUMMER, Layout
+from fedrs_lightning.errors import ConfigError, DataError
+
+COLUMNS = ("patch_id", "labels", "split", "country", "contains_seasonal_snow", "contains_cloud_or_shadow")
+
+Season = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of the tables, one array a column.
+
+    Attributes:
+        patch_ids: str objects [N].
+        labels: multi-hot, bool [N, 19], classes as in `CLASSES`.
+        split: position in `SPLITS`, int8 [N].
+        country: position in `COUNTRIES`, int8 [N].
+        day: of acquisition as the number YYYYMMDD, from the patch id, int32 [N].
+        flagged: seasonal snow, cloud or shadow, bool [N].
+        faults: what is wrong with the tables, a line each; rows with a fault are not among the arrays.
+    """
+
+    patch_ids: np.ndarray
+    labels: np.ndarray
+    split: np.ndarray
+    country: np.ndarray
+    day: np.ndarray
+    flagged: np.ndarray
+    faults: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.patch_ids)
+
+    @property
+    def month(self) -> np.ndarray:
+        """Month of acquisition, 1 to 12, int32 [N]."""
+        return self.day // 100 % 100
+
+    def take(self, chosen: np.ndarray) -> Rows:
+        """The chosen rows, by mask or by positions."""
+        return replace(self, **{name: getattr(self, name)[chosen] for name in _ARRAYS})
+
+
+_ARRAYS = tuple(each.name for each in fields(Rows) if each.name != "faults")
+
+
+@dataclass(frozen=True)
+class CountryRow:
+    """One line of the table of countries: patches by split, and days of acquisition."""
+
+    country: str
+    train: int
+    validation: int
+    test: int
+    days: int
+
+    @property
+    def total(self) -> int:
+        """Patches of all splits."""
+        return self.train + self.validation + self.test
+
+
+def read_tables(layout: Layout, flagged: bool) -> Rows:
+    """Rows of the main table, and of the table of flagged patches where asked for, sorted by patch id.
+
+    Args:
+        layout: where the tables lie.
+        flagged: also take patches with snow, cloud or shadow.
+
+    Raises:
+        DataError: a table is missing or unreadable. What is wrong inside is in `faults`.
+    """
+    if not layout.metadata.is_file():
+        raise DataError(faults.no_table(layout.metadata, "metadata"))
+    rows = read_table(layout.metadata)
+    if flagged:
+        if not layout.flagged.is_file():
+            raise DataError(faults.no_flagged_table(layout.flagged))
+        second = read_table(layout.flagged)
+        joined = {name: np.concatenate([getattr(rows, name), getattr(second, name)]) for name in _ARRAYS}
+        rows = Rows(**joined, faults=rows.faults + second.faults)
+    else:
+        rows = rows.take(~rows.flagged)
+    order = np.argsort(rows.patch_ids.astype(bytes), kind="stable")
+    rows = rows.take(order)
+    again = np.flatnonzero(rows.patch_ids[1:] == rows.patch_ids[:-1]) + 1
+    if len(again):
+        rows = replace(
+            rows.take(np.setdiff1d(np.arange(len(rows)), again)),
+            faults=(*rows.faults, *_repeated(layout.metadata, rows, again)),
+        )
+    return rows
+
+
+def _repeated(path: Path, rows: Rows, again: np.ndarray) -> list[str]:
+    """What is wrong with rows whose patch id is that of the row before."""
+    texts = []
+    for column, names in (("split", SPLITS), ("country", COUNTRIES)):
+        values = getattr(rows, column)
+        moved = again[values[again] != values[again - 1]]
+        if len(moved):
+            first, second = (names[int(values[row])] for row in (moved[0] - 1, moved[0]))
+            texts.append(faults.in_two_places(path, rows.patch_ids[moved[0]], first, second, len(moved) - 1))
+        again = again[values[again] == values[again - 1]]
+    if len(again):
+        texts.append(faults.twice(path, rows.patch_ids[again[0]], len(again) - 1))
+    return texts
+
+
+def read_table(path: Path) -> Rows:
+    """Rows of one table, in its order.
+
+    Raises:
+        DataError: pyarrow is not installed, or the file is no table with the columns of v2.0. What is wrong with single
+            rows is in `faults`.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import compute, parquet
+    except ImportError:
+        raise DataError(faults.no_pyarrow()) from None
+    try:
+        present = parquet.read_schema(path).names
+        lacking = [name for name in COLUMNS if name not in present]
+        if lacking:
+            raise DataError(faults.lacking_columns(path, lacking, present))
+        table = parquet.read_table(path, columns=list(COLUMNS))
+        ids, split, country = (_array(table, name, pa.string()) for name in ("patch_id", "split", "country"))
+        labels = _array(table, "labels", pa.list_(pa.string()))
+        snow, cloud = (
+            _array(table, name, pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False) for name in COLUMNS[4:]
+        )
+    except PermissionError:
+        raise DataError(faults.no_permission(path)) from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(faults.unreadable_table(path, str(error).partition("\n")[0])) from None
+    names = ids.fill_null("").to_numpy(zero_copy_only=False)
+    found = _Faults(path, names)
+    valid = compute.match_substring_regex(ids, f"^{PATCH}$").fill_null(False).to_numpy(zero_copy_only=False)
+    found.add(~valid, faults.bad_patch_id)
+    day = np.zeros(len(names), np.int32)
+    day[valid] = _days(names[valid])
+    splits = _codes(split, SPLITS, found, "split")
+    countries = _codes(country, COUNTRIES, found, "country")
+    rows = Rows(names, _multi_hot(labels, found), splits, countries, day, snow | cloud, tuple(found.texts))
+    return rows.take(~found.rows) if found.rows.any() else rows
+
+
+def months_of(season: Season) -> tuple[int, ...]:
+    """Months of a season: `summer` (June, July, August), `all`, or a list of months 1 to 12.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    if season == "summer":
+        return SUMMER
+    if season == "all":
+        return tuple(range(1, 13))
+    months = () if isinstance(season, str) else tuple(season)
+    if not months or not all(isinstance(month, int) and 1 <= month <= 12 for month in months):
+        raise ConfigError(f"season must be summer, all, or a list of months from 1 to 12, got {season!r}")
+    return tuple(sorted(set(months)))
+
+
+def in_season(rows: Rows, season: Season) -> np.ndarray:
+    """Rows acquired in a season, bool [N]."""
+    return np.isin(rows.month, months_of(season))
+
+
+def country_table(rows: Rows, season: Season = "summer") -> list[CountryRow]:
+    """Patches by country and split, and days of acquisition, for the countries that have patches in the season.
+
+    For the official main table and summer this is the table of the eight clients of FedMAD.
+
+    Args:
+        rows: of `read_table` or `read_tables`.
+        season: see `months_of`.
+    """
+    chosen = rows.take(in_season(rows, season) & ~rows.flagged)
+    cells = np.bincount(
+        chosen.country.astype(np.int64) * len(SPLITS) + chosen.split, minlength=len(COUNTRIES) * len(SPLITS)
+    )
+    counts = cells.reshape(len(COUNTRIES), len(SPLITS)).tolist()
+    dated = np.unique(chosen.country.astype(np.int64) * 10**8 + chosen.day) // 10**8
+    days = np.bincount(dated, minlength=len(COUNTRIES)).tolist()
+    lines = [
+        CountryRow(name, row[0], row[1], row[2], day) for name, row, day in zip(COUNTRIES, counts, days, strict=True)
+    ]
+    return [line for line in lines if line.total]
+
+
+class _Faults:
+    """Collects one line for each kind of fault, naming the first row."""
+
+    def __init__(self, path: Path, names: np.ndarray) -> None:
+        self.path, self.names, self.texts = path, names, list[str]()
+        self.rows = np.zeros(len(names), bool)
+
+    def add(self, bad: np.ndarray, text: Callable[..., str]) -> None:
+        if bad.any():
+            self.rows |= bad
+            self.texts.append(text(self.path, str(self.names[bad.argmax()]), more=int(bad.sum()) - 1))
+
+
+def _array(table: Any, name: str, kind: Any) -> Any:
+    """A column as one Arrow array of the given type."""
+    return table[name].cast(kind).combine_chunks()
+
+
+def _days(names: np.ndarray) -> np.ndarray:
+    """Field three of the patch ids, as numbers."""
+    letters = names.astype("S19").view(np.uint8).reshape(len(names), 19)[:, 11:]
+    return ((letters - ord("0")).astype(np.int64) @ 10 ** np.arange(7, -1, -1)).astype(np.int32)
+
+
+def _codes(column: Any, known: Sequence[str], found: _Faults, name: str) -> np.ndarray:
+    """Position of each value in `known`, -1 for another one."""
+    encoded = column.dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    raw = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+    found.add(raw == len(values), lambda path, patch, more: faults.empty_cell(path, name, patch, more))
+    for number, value in enumerate(values):
+        if value not in known:
+            found.add(raw == number, partial(_unknown, name, value))
+    positions = [known.index(value) if value in known else -1 for value in values]
+    return np.asarray([*positions, -1], np.int8)[raw]
+
+
+def _unknown(column: str, value: str, path: Path, patch: str, more: int) -> str:
+    if column == "split":
+        return faults.unknown_split(path, patch, value, more)
+    return faults.unknown_country(path, patch, value, COUNTRIES, more)
+
+
+def _multi_hot(labels: Any, found: _Faults) -> np.ndarray:
+    """bool [N, 19] from a list column."""
+    from pyarrow import compute
+
+    hot = np.zeros((len(labels), len(CLASSES)), bool)
+    encoded = compute.list_flatten(labels).dictionary_encode()
+    rows = compute.list_parent_indices(labels).to_numpy(zero_copy_only=False)
+    values = encoded.dictionary.to_pylist()
+    codes = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+    for number, value in enumerate([*values, ""]):
+        where = rows[codes == number]
+        if value in CLASSES:
+            hot[where, CLASSES.index(value)] = True
+        elif len(where):
+            bad = np.zeros(len(labels), bool)
+            bad[where] = True
+            found.add(bad, lambda path, patch, more, value=value: faults.unknown_label(path, patch, value, more))
+    found.add(~hot.any(axis=1) & ~found.rows, faults.no_label)
+    return hot

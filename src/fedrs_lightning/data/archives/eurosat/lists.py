@@ -1,0 +1,82 @@
+"""Tables beside a EuroSAT folder: published split lists, and attributes of tiles."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedrs_lightning.errors import DataError
+
+
+def read_split_lists(
+    split: str | os.PathLike[str], name: str, sample_ids: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    """Published train, validation and test lists (one file name a line) as sorted indices, and the start of their
+    paths.
+
+    Suffixes are not compared: the lists of EuroSAT name JPEGs and serve the GeoTIFFs too.
+
+    Args:
+        split: folder that holds `<name>-train.txt`, `-val.txt` and `-test.txt`, or the start of such paths.
+        name: of the data set.
+        sample_ids: relative path of each sample.
+
+    Raises:
+        DataError: a list is missing, names an unknown tile, or two lists share one.
+    """
+    given = Path(split).expanduser()
+    prefix = str(given / name) if given.is_dir() else str(given)
+    index = {Path(sample_id).stem: number for number, sample_id in enumerate(sample_ids)}
+    owner: dict[str, Path] = {}
+    found = []
+    for part in ("train", "val", "test"):
+        path = Path(f"{prefix}-{part}.txt")
+        if not path.is_file():
+            raise DataError(
+                f"{path}: no such split list; split must be 'seeded', or the folder (or path start) of -train, -val, "
+                "-test.txt"
+            )
+        names = [Path(line.strip()).stem for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        unknown = [stem for stem in names if stem not in index]
+        if unknown:
+            raise DataError(f"{path}: names {len(unknown)} tiles that are not in the data folder, such as {unknown[0]}")
+        for stem in names:
+            if stem in owner:
+                raise DataError(
+                    f"{path}: tile {stem} is also in {owner[stem].name}; a tile may be in one list only, and once"
+                )
+            owner[stem] = path
+        found.append(np.sort(np.asarray([index[stem] for stem in names], dtype=np.int64)))
+    return found[0], found[1], found[2], prefix
+
+
+def read_attributes(path: Path, sample_ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """Columns of a CSV in sample order; its column `file` holds file names, with or without the class folder.
+
+    Raises:
+        DataError: no such file or column, a sample without a row, or with two.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such attribute table; set attributes to a CSV with a column 'file', or to null")
+    with path.open(newline="", encoding="utf-8") as handle:
+        reader = csv.DictReader(handle)
+        columns = list(reader.fieldnames or [])
+        if "file" not in columns:
+            raise DataError(f"{path}: has no column 'file' (columns: {', '.join(columns) or 'none'})")
+        rows: dict[str, dict[str, str]] = {}
+        for row in reader:
+            stem = Path(row["file"]).stem
+            if stem in rows:
+                raise DataError(f"{path}: two rows for {stem}")
+            if any(row[column] is None for column in columns):
+                raise DataError(f"{path}: the row of {stem} has fewer than {len(columns)} columns")
+            rows[stem] = row
+    stems = [Path(sample_id).stem for sample_id in sample_ids]
+    lacking = [stem for stem in stems if stem not in rows]
+    if lacking:
+        raise DataError(f"{path}: no row for {len(lacking)} of {len(stems)} tiles, such as {lacking[0]}")
+    return {column: np.asarray([rows[stem][column] for stem in stems]) for column in columns if column != "file"}

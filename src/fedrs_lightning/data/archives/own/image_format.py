@@ -1,0 +1,95 @@
+"""Which pixels of your own images are used, and to what size they are brought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from fedrs_lightning.data.rasters.rows import Rows, open_rows
+from fedrs_lightning.errors import DataError
+
+RESIZE = "bilinear on float32, antialiased when it shrinks, align_corners=False, rounded to the pixel type"
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """What every image must be like.
+
+    Attributes:
+        channels: number of bands that are used.
+        bands: which ones, from 1; None takes an image's own, which must be as many.
+        pixel_type: `uint8` or `uint16`.
+        image_size: side to which images are resized; None needs images of one size.
+    """
+
+    channels: int
+    bands: tuple[int, ...] | None
+    pixel_type: str
+    image_size: int | None
+
+    def size(self, first: Path) -> tuple[int, int]:
+        """Height and width of all images, by the first one where they are not resized.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        if self.image_size is not None:
+            return self.image_size, self.image_size
+        with open_rows(first) as raster:
+            return raster.height, raster.width
+
+    def decode(self, path: Path, size: tuple[int, int]) -> np.ndarray:
+        """The bands that are used, [C, H, W].
+
+        Raises:
+            DataError: the file cannot be decoded, or has other bands, pixels or another size; names it.
+        """
+        with open_rows(path) as raster:
+            self.judge(raster, path, size)
+            pixels = raster.rows(0, raster.height)
+        if self.bands is not None:
+            pixels = pixels[[number - 1 for number in self.bands]]
+        return pixels if pixels.shape[1:] == size else resized(pixels, size)
+
+    def judge(self, raster: Rows, path: Path, size: tuple[int, int]) -> None:
+        """Compare an opened image's header with what every image must be like.
+
+        Raises:
+            DataError: it has other bands, pixels or another size; names the file.
+        """
+        if raster.dtype != self.pixel_type:
+            raise DataError(
+                f"{path}: pixels are {raster.dtype}, not {self.pixel_type}; set pixel_type, or convert the file"
+            )
+        if self.bands is None and raster.bands != self.channels:
+            raise DataError(
+                f"{path}: has {raster.bands} bands, not in_channels={self.channels}; say with bands which are wanted"
+            )
+        if self.bands is not None and raster.bands < max(self.bands):
+            raise DataError(f"{path}: has {raster.bands} bands, so there is no band {max(self.bands)}; correct bands")
+        if self.image_size is None and (raster.height, raster.width) != size:
+            raise DataError(
+                f"{path}: is {raster.width} x {raster.height} pixels, the first image is {size[1]} x {size[0]}; "
+                "correct the odd one, "
+                "or set image_size to resize all"
+            )
+
+
+def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """[C, h, w] to [C, *size], see `RESIZE`."""
+    wide = torch.from_numpy(pixels.astype(np.float32))[None]
+    result = F.interpolate(wide, size=size, mode="bilinear", align_corners=False, antialias=True)[0].round()
+    limits = np.iinfo(pixels.dtype)
+    return result.clamp(limits.min, limits.max).numpy().astype(pixels.dtype)
+
+
+def decoder() -> str:
+    """Libraries that decode, with their versions."""
+    import PIL
+    import rasterio
+
+    return f"rasterio {rasterio.__version__}, gdal {rasterio.__gdal_version__}, pillow {PIL.__version__}"

@@ -1,0 +1,227 @@
+"""What `fedrs data check` sees in one image or label raster: faults, a fingerprint, and pixels of each class."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fedrs_lightning.data.check.report import Finding, Severity
+from fedrs_lightning.data.rasters.class_tables import MOST_UNKNOWN, TOLERANCE, ClassTable, Palette, Values
+from fedrs_lightning.data.rasters.rows import GEOTIFF, Rows, open_rows
+from fedrs_lightning.errors import DataError
+
+STRIP = 64  # rows from the middle of a GeoTIFF that are looked at without --deep
+_BLOCK = 512  # rows decoded at a time with --deep
+_FEW_COLOURS = 10  # a label has at most about this many
+_HEAD = 64 * 1024  # bytes of a PNG that make its fingerprint without --deep
+_OFFSETS, _COUNTS = (273, 324), (279, 325)  # TIFF tags of strips and tiles
+
+
+@dataclass
+class Look:
+    """What was seen in one file.
+
+    Attributes:
+        path: of the file.
+        findings: faults and remarks, each naming the file.
+        size: (height, width); None where the file cannot be opened.
+        photo: whether the pixels are those of a picture and not of a label; None where they were not looked at.
+        fingerprint: of the pixels; empty where there is none.
+        pixels: of each class 0, 1, ... and, last, of none, int64; None where they were not counted.
+    """
+
+    path: Path
+    findings: list[Finding] = field(default_factory=list)
+    size: tuple[int, int] | None = None
+    photo: bool | None = None
+    fingerprint: str = ""
+    pixels: np.ndarray | None = None
+
+    def add(self, severity: Severity, message: str) -> None:
+        """Record a finding about this file."""
+        self.findings.append(Finding(severity, f"{self.path}: {message}"))
+
+
+def look_at_image(path: Path, bands: int, deep: bool) -> Look:
+    """Look at a picture of `bands` 8-bit channels."""
+    look = Look(path)
+    try:
+        with open_rows(path) as raster:
+            look.size = (raster.height, raster.width)
+            if raster.dtype != "uint8":
+                look.add(
+                    "error",
+                    f"holds {raster.dtype} pixels, a re-export; the delivered files are uint8, replace it from the "
+                    "archive",
+                )
+            elif raster.bands < bands:
+                look.photo = False if raster.bands == 1 else None
+                few = "it may be a label; " if raster.bands == 1 else ""
+                look.add("error", f"has {_bands(raster.bands)}, {bands} are needed; {few}replace it from the archive")
+            else:
+                if raster.bands > bands:
+                    look.add(
+                        "warning",
+                        f"has {_bands(raster.bands)}; the first {bands} are used (a re-saved copy with alpha?)",
+                    )
+                _scan_image(look, raster, deep)
+    except DataError as error:
+        look.findings.append(Finding("error", str(error)))
+    return look
+
+
+def look_at_label(path: Path, table: ClassTable, deep: bool, hint: str) -> Look:
+    """Look at a label of colours or class numbers.
+
+    Args:
+        path: of the label.
+        table: what its colours or values mean.
+        deep: read all rows instead of a strip (a GeoTIFF) or none (a PNG).
+        hint: remedy for a label with too many unknown pixels.
+    """
+    look = Look(path)
+    try:
+        with open_rows(path) as raster:
+            look.size = (raster.height, raster.width)
+            kind = _label_kind(raster, table)
+            if kind:
+                look.add("error", kind)
+                look.photo = True if isinstance(table, Values) and raster.bands >= 3 else None
+                return look
+            if isinstance(table, Palette) and raster.bands > 3:
+                look.add("warning", f"has {_bands(raster.bands)}; the first 3 are used (a re-saved copy with alpha?)")
+            if getattr(raster, "mode", "") == "P":
+                look.add("warning", "is a palette PNG; its index array is read, never turn it into grey")
+            _scan_label(look, raster, table, deep, hint)
+    except DataError as error:
+        look.findings.append(Finding("error", str(error)))
+    return look
+
+
+def _scan_image(look: Look, raster: Rows, deep: bool) -> None:
+    colours: set[int] = set()
+    digest = hashlib.sha256()
+    for pixels in _blocks(look, raster, deep):
+        digest.update(pixels.tobytes())
+        if len(colours) <= _FEW_COLOURS:
+            colours |= set(np.unique(_codes(pixels)).tolist())
+    if colours:
+        look.fingerprint = digest.hexdigest()
+        # An empty strip is no label: LoveDA has black margins where the mosaic ends.
+        look.photo = len(colours) > _FEW_COLOURS or len(colours) == 1
+    elif look.path.suffix.lower() not in GEOTIFF:
+        with look.path.open("rb") as handle:
+            look.fingerprint = hashlib.sha256(handle.read(_HEAD) + str(look.path.stat().st_size).encode()).hexdigest()
+
+
+def _scan_label(look: Look, raster: Rows, table: ClassTable, deep: bool, hint: str) -> None:
+    pixels = np.zeros(len(table.names) + 1, dtype=np.int64)
+    unknown = near = 0
+    stray = ""
+    for block in _blocks(look, raster, deep):
+        part = block[:3] if isinstance(table, Palette) else block
+        ids, strange = table.decode(part)
+        pixels += np.bincount(np.minimum(ids.ravel(), len(pixels) - 1), minlength=len(pixels))
+        unknown += strange
+        if isinstance(table, Palette):
+            codes = _codes(part)
+            inexact = codes[~np.isin(codes, _codes(np.asarray([*table.colours, *table.ignored]).T[:, None]))]
+            near += inexact.size - strange
+            if inexact.size and not stray:
+                value = int(inexact[0])
+                stray = f"({value >> 16}, {value >> 8 & 255}, {value & 255})"
+        elif strange and not stray:
+            allowed = [*table.values, *table.ignored]
+            stray = str(int(part[~np.isin(part, allowed)][0]))
+    total = int(pixels.sum())
+    if not total:
+        return
+    look.photo = unknown > 0.5 * total
+    look.pixels = pixels if deep else None
+    if isinstance(table, Values) and unknown:
+        look.add("error", f"{unknown} of {total} pixels have values outside {_span(table)}, such as {stray}; {hint}")
+    elif unknown > MOST_UNKNOWN * total:
+        look.add(
+            "error",
+            f"{unknown} of {total} pixels have colours outside the palette (more than 1 %), such as {stray}; {hint}",
+        )
+    elif unknown:
+        look.add(
+            "warning",
+            f"{unknown} of {total} pixels have colours outside the palette, such as {stray}; they are ignored",
+        )
+    if near:
+        look.add(
+            "note",
+            f"{near} pixels have stray colours within {TOLERANCE} of the palette, such as {stray}; read as the "
+            "nearest class",
+        )
+
+
+def _label_kind(raster: Rows, table: ClassTable) -> str:
+    """What is wrong with the type of a label; empty where nothing is."""
+    if raster.dtype != "uint8":
+        return f"holds {raster.dtype} pixels; the delivered labels are uint8, replace it from the archive"
+    if isinstance(table, Palette) and raster.bands < 3:
+        return f"has {_bands(raster.bands)}, so it holds class numbers where colours are expected; replace it by the delivered label"
+    if isinstance(table, Values) and raster.bands != 1:
+        return f"has {_bands(raster.bands)}, so it holds colours where class numbers {_span(table)} are expected; replace it from the archive"
+    return ""
+
+
+def _blocks(look: Look, raster: Rows, deep: bool) -> Iterator[np.ndarray]:
+    """All rows with `deep`; else the middle of a GeoTIFF, and nothing of a PNG, which can only be decoded whole."""
+    if deep:
+        for start in range(0, raster.height, _BLOCK):
+            yield raster.rows(start, min(start + _BLOCK, raster.height))
+    elif look.path.suffix.lower() in GEOTIFF:
+        missing = missing_bytes(look.path)
+        if missing:
+            raise DataError(f"{look.path}: is truncated ({missing} bytes are missing); replace it from the archive")
+        start = max(0, raster.height // 2 - STRIP // 2)
+        yield raster.rows(start, min(start + STRIP, raster.height))
+    elif not _png_is_whole(look.path):
+        raise DataError(f"{look.path}: is truncated (no end mark); replace it from the archive")
+
+
+def missing_bytes(path: Path) -> int:
+    """How much shorter a TIFF is than its directory says."""
+    try:
+        with Image.open(path) as image:
+            tags = image.tag_v2  # type: ignore[attr-defined]
+            offsets = next((tags[tag] for tag in _OFFSETS if tag in tags), ())
+            counts = next((tags[tag] for tag in _COUNTS if tag in tags), ())
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return 0  # a form that this library does not know; reading the rows decides
+    ends = [int(offset) + int(count) for offset, count in zip(offsets, counts, strict=False)]
+    return max(0, max(ends, default=0) - path.stat().st_size)
+
+
+def _png_is_whole(path: Path) -> bool:
+    if path.suffix.lower() != ".png":
+        return True
+    with path.open("rb") as handle:
+        handle.seek(max(0, path.stat().st_size - 64))
+        return b"IEND" in handle.read()
+
+
+def _codes(pixels: np.ndarray) -> np.ndarray:
+    """One number for each colour, uint32 [...], of [C, ...]; the first three channels count."""
+    code = np.zeros(pixels.shape[1:], dtype=np.uint32)
+    for channel in pixels[:3]:
+        code = (code << np.uint32(8)) | channel.astype(np.uint32)
+    return code
+
+
+def _span(table: Values) -> str:
+    known = sorted({*table.values, *table.ignored} - {255})
+    return f"{known[0]} to {known[-1]}"
+
+
+def _bands(number: int) -> str:
+    return f"{number} band" if number == 1 else f"{number} bands"

@@ -1,0 +1,234 @@
+"""Who trains and is tested on which samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedrs_lightning.data.archives.archive import ImageListing, TileArchive
+from fedrs_lightning.data.clients.domain import DomainSamples, single_labels
+from fedrs_lightning.data.clients.federation import ClientSplit
+from fedrs_lightning.data.clients.partition import Dirichlet, Shards, attribute_partition
+from fedrs_lightning.data.clients.splits import cut_by_class_shares
+from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.seeding import numpy_stream
+
+Ground = Literal["disjoint", "shared"]
+Shares = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class AssignmentRule:
+    """How samples go to clients.
+
+    Attributes:
+        client_size: training samples of each client: `equal` for the largest equal number, a number, or None for all.
+        own_test: cut the common test set into own test data by the clients' class proportions.
+        min_samples: fewest training samples of a client.
+        ground: whether domains of the same terrain share its tiles.
+    """
+
+    client_size: Literal["equal"] | int | None = None
+    own_test: bool = False
+    min_samples: int = 1
+    ground: Ground = "disjoint"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Clients with their samples; sample numbers run through the domains in order.
+
+    Attributes:
+        clients: ids ascending.
+        validation: held out of training, int64, sorted.
+        test: common test set, int64, sorted.
+        tests: of each domain.
+        surplus: of each domain, training samples that no client has.
+        ground: of each domain, the training tiles that it may use; None for images.
+        terrains: domains that show the same terrain, where there are at least two.
+    """
+
+    clients: tuple[ClientSplit, ...]
+    validation: np.ndarray
+    test: np.ndarray
+    tests: list[np.ndarray]
+    surplus: list[np.ndarray]
+    ground: list[list[str] | None]
+    terrains: list[list[int]]
+
+
+def assign(samples: Sequence[DomainSamples], rule: AssignmentRule, alone: bool, seed: int) -> Assignment:
+    """Give every client its samples, without decoding one.
+
+    Args:
+        samples: of each domain.
+        rule: how.
+        alone: the one archive is no domain: all its clients share its test set, unless they have test data of their own.
+        seed: of all draws.
+
+    Raises:
+        ConfigError: the partition cannot split the samples.
+        DataError: a client gets too few, or an image has no client; names it.
+    """
+    terrains, ground = _terrains(samples), _ground(samples, rule, seed)
+    able = [_usable(own, tiles) for own, tiles in zip(samples, ground, strict=True)]
+    shares = [_shares(own, train, alone, seed) for own, train in zip(samples, able, strict=True)]
+    shares = _cut_short(shares, samples, rule, seed)
+    starts = np.cumsum([0, *(_count(own) for own in samples)])
+    clients: list[ClientSplit] = []
+    tests: list[np.ndarray] = []
+    surplus: list[np.ndarray] = []
+    for own, named, train, start in zip(samples, shares, able, starts, strict=False):
+        trains = [np.sort(share) for share in named.values()]
+        tests.append(own.test + start)
+        surplus.append(np.setdiff1d(train, np.concatenate(trains)) + start)
+        whole = _own_tests(own, list(named), trains, rule, alone, seed)
+        for name, mine, test in zip(named, trains, whole, strict=True):
+            full = name if alone else f"{own.domain.name} {name.removeprefix('client ')}"
+            _enough(len(clients), full, len(mine), own, rule)
+            test = None if test is None else test + start
+            clients.append(ClientSplit(len(clients), full, mine + start, test, "" if alone else own.domain.name))
+    validation = np.concatenate([own.validation + start for own, start in zip(samples, starts, strict=False)])
+    return Assignment(tuple(clients), validation, np.concatenate(tests), tests, surplus, ground, terrains)
+
+
+def _count(samples: DomainSamples) -> int:
+    return len(next(iter(samples.attributes.values()))) if samples.labels is None else len(samples.labels)
+
+
+def _terrains(samples: Sequence[DomainSamples]) -> list[list[int]]:
+    grouped: dict[str, list[int]] = {}
+    for number, own in enumerate(samples):
+        if isinstance(own.domain.archive, TileArchive):
+            grouped.setdefault(own.domain.archive.ground, []).append(number)
+    return [members for members in grouped.values() if len(members) > 1]
+
+
+def _ground(samples: Sequence[DomainSamples], rule: AssignmentRule, seed: int) -> list[list[str] | None]:
+    tiles = [
+        None if own.labels is not None else list(dict.fromkeys(own.attributes["tile"][own.train].tolist()))
+        for own in samples
+    ]
+    for members in _terrains(samples) if rule.ground == "disjoint" else []:
+        rng = numpy_stream(seed, "domains", "ground", samples[members[0]].domain.name)
+        weights = [getattr(samples[number].domain.partition, "num_clients", 1) for number in members]
+        given = share_ground([tiles[number] or [] for number in members], weights, rng)
+        for number, mine in zip(members, given, strict=True):
+            tiles[number] = mine
+    return tiles
+
+
+def share_ground(tiles: Sequence[Sequence[str]], weights: Sequence[int], rng: np.random.Generator) -> list[list[str]]:
+    """Give each tile of a terrain to one of the archives that show it.
+
+    Args:
+        tiles: ids that each archive has; tiles that only some have go to one of those, and where shares
+            are equal, a tile goes to the archive with fewest.
+        weights: in whose proportion tiles are given, such as numbers of clients.
+        rng: source of the permutation.
+
+    Returns:
+        Ids of each archive, disjoint.
+
+    Raises:
+        ConfigError: an archive is left without tile.
+    """
+    known = sorted({tile for own in tiles for tile in own})
+    result: list[list[str]] = [[] for _ in tiles]
+    for tile in (known[number] for number in rng.permutation(len(known))):
+        able = [number for number, own in enumerate(tiles) if tile in own]
+        poorest = min(
+            able, key=lambda number: ((len(result[number]) + 1) / weights[number], len(tiles[number]), number)
+        )
+        result[poorest].append(tile)
+    if not all(result):
+        raise ConfigError(
+            f"ground: disjoint needs a tile for each of {len(tiles)} domains of one terrain, got {len(known)}; set shared"
+        )
+    return [sorted(own) for own in result]
+
+
+def _usable(samples: DomainSamples, tiles: list[str] | None) -> np.ndarray:
+    """Training samples on the domain's own ground."""
+    if tiles is None:
+        return samples.train
+    return samples.train[np.isin(samples.attributes["tile"][samples.train].astype(str), tiles)]
+
+
+def _shares(samples: DomainSamples, train: np.ndarray, alone: bool, seed: int) -> Shares:
+    """Client name to its training samples."""
+    partition, owners = samples.domain.partition, samples.owners
+    if (owners is None) == (partition is None):
+        place = f"{samples.listing.folder}: " if alone else f"domain {samples.domain.name}: "
+        raise ConfigError(
+            f"{place}nothing says whose the samples are; set partition"
+            if owners is None
+            else f"{place}the archive says whose the samples are; leave partition out"
+        )
+    if owners is not None:
+        return _owned(samples, owners, train)
+    assert partition is not None
+    if samples.labels is not None and samples.labels.ndim == 2 and isinstance(partition, (Dirichlet, Shards)):
+        raise ConfigError(
+            "a partition by class is for one class an image; take IID or ByAttribute where images have several"
+        )
+    labels = np.zeros(_count(samples), np.int64) if samples.labels is None else single_labels(samples.labels)
+    attributes = {name: values[train] for name, values in samples.attributes.items()}
+    words = (samples.domain.archive.name, "partition") if alone else ("domains", "deal", samples.domain.name)
+    found = partition.split(labels[train], attributes, numpy_stream(seed, *words))
+    return {name: train[share] for name, share in found.items()}
+
+
+def _owned(samples: DomainSamples, owners: np.ndarray, train: np.ndarray) -> Shares:
+    assert isinstance(samples.listing, ImageListing)
+    nobody = train[owners[train] == ""]
+    if len(nobody):
+        raise DataError(f"{samples.where(nobody[0])}: a training image without client; name one")
+    order = samples.listing.client_order or tuple(attribute_partition(owners[owners != ""]))
+    return {name: train[owners[train] == name] for name in order}
+
+
+def _cut_short(shares: list[Shares], samples: Sequence[DomainSamples], rule: AssignmentRule, seed: int) -> list[Shares]:
+    if rule.client_size is None:
+        return shares
+    largest = min(len(share) for named in shares for share in named.values())
+    size = largest if rule.client_size == "equal" else int(rule.client_size)
+    if size > largest:
+        raise ConfigError(
+            f"client_size is {size}, but the smallest client can have {largest} training samples only; lower it"
+        )
+    result = []
+    for named, own in zip(shares, samples, strict=True):
+        ordered = own.domain.partition is not None and own.domain.partition.ordered
+        rng = numpy_stream(seed, "client size", own.domain.name)
+        result.append({name: (share if ordered else rng.permutation(share))[:size] for name, share in named.items()})
+    return result
+
+
+def _own_tests(
+    samples: DomainSamples, names: Sequence[str], trains: list[np.ndarray], rule: AssignmentRule, alone: bool, seed: int
+) -> list[np.ndarray | None]:
+    """Own test data of each client."""
+    owners = samples.owners
+    if rule.own_test:
+        if owners is not None or not alone or samples.labels is None or samples.labels.ndim == 2:
+            raise ConfigError("own_test cuts a common test set of images with one class each; leave it out here")
+        rng = numpy_stream(seed, samples.domain.archive.name, "own_test")
+        return cut_by_class_shares(samples.labels, trains, samples.test, rng)
+    if owners is not None:
+        tests = [samples.test[owners[samples.test] == name] for name in names]
+        return [test if len(test) else None for test in tests]
+    return [None if alone and samples.labels is not None else samples.test for _ in names]
+
+
+def _enough(number: int, name: str, found: int, samples: DomainSamples, rule: AssignmentRule) -> None:
+    needed = max(1, rule.min_samples)
+    if found >= needed:
+        return
+    raise (DataError if samples.owners is not None else ConfigError)(
+        f"{samples.listing.folder}: client {number} ({name}) has {found} training samples, fewer than min_samples={needed}; "
+        "give it more, leave it out, or change split or partition (fewer clients, larger alpha)"
+    )

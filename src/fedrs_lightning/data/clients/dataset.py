@@ -1,0 +1,423 @@
+"""The federated data set of a run: archives, and the rules by which their samples go to clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date
+from inspect import signature
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrs_lightning.data.archives.archive import Archive, ImageArchive, ImageListing, TileArchive, TileListing
+from fedrs_lightning.data.clients.assignment import Assignment, AssignmentRule, Ground, assign
+from fedrs_lightning.data.clients.domain import CropRule, Domain, DomainSamples, SplitRule, samples_of
+from fedrs_lightning.data.clients.federation import Federation
+from fedrs_lightning.data.clients.label_space import label_space as joint_classes
+from fedrs_lightning.data.clients.manifest import manifest_of
+from fedrs_lightning.data.clients.normalisation import (
+    BandSums,
+    Normalisation,
+    Statistics,
+    described,
+    setup_bytes,
+    statistics,
+)
+from fedrs_lightning.data.clients.partition import Partition
+from fedrs_lightning.data.packs.files import DecodedFiles
+from fedrs_lightning.data.packs.folders import cache_folder
+from fedrs_lightning.data.packs.images import ImagePack
+from fedrs_lightning.data.packs.source import PackedSource, Part
+from fedrs_lightning.data.transforms.transform import Transform
+from fedrs_lightning.errors import ConfigError, DataError, one_of
+
+PROTOCOLS = ("global", "personal_common", "personal_own", "validation")
+CROP = 512  # pixels
+
+
+class FederatedDataset:
+    """Samples of an archive, or of several as domains, and the clients that have them.
+
+    The constructor does no I/O; disk is touched in `prepare` and `federation`. Choices that a paper leaves open are
+    recorded in `data.json` of a run.
+
+    Args:
+        archive: what lies on disk, where all of it is one domain.
+        partition: how training samples go to clients; null where the archive says whose they are.
+        domains: archives with clients of their own, instead of `archive`. Every client is tested on the test data of its
+            own domain.
+        subfolders: folders below `root`, each a domain that `archive` reads; with `num_clients` or `partition` for each.
+        num_clients: clients of each of the `subfolders`, with equal random shares.
+        root: folder from which relative folders of archives are taken.
+        split: `published` takes the archive's own training, validation and test samples; `seeded` draws them; null takes
+            published ones where there are any. Tiles always have a published split.
+        train_fraction: share of the images that is not the common test set, for `split: seeded`. Where images have
+            owners, each owner's are split.
+        validation_fraction: share of the training images held out for choosing a round, for `split: seeded`.
+        stratify: draw test and validation images within each class.
+        own_test: also give each client own test data: the common test set, cut within each class in proportion to the
+            clients' training images of that class, seeded. This rule is ours; the sources define none.
+        min_samples: smallest number of training samples of a client; fewer is an error.
+        client_size: training samples of each client: `equal` gives all the largest possible equal number, a number that
+            many; what is left over is listed. Null gives everything away.
+        crop_size: side in pixels of the crops of tiles that a network sees; null takes 512.
+        test_overlap: pixels by which neighbouring test crops overlap; each pixel still counts once, in the crop whose
+            centre is nearest.
+        random_crops_from: side of stored training windows, such as 1024 for LoveDA, from each of which an epoch takes
+            one crop at random; null trains on the fixed grid of crops.
+        ground: for domains that show the same terrain, such as Potsdam in RGB and in IRRG: `disjoint` gives each
+            training tile to one of them; `shared` lets both see all tiles.
+        label_space: needed where archives have different classes: `union` gives every class name its own id, and masks
+            out of the softmax what a sample's archive does not know; a mapping of joint class to own classes (`class`
+            or `domain:class`) merges them, and pixels of classes that it does not name are ignored.
+        normalise: `published` uses each archive's customary statistics; `federated` those of all clients' training
+            pixels, from sums that clients upload before round 1; `per_domain` those of each domain, from sums too;
+            `per_client` each client's own, for archives that say whose every sample is. Null takes published ones where
+            all archives have them, else federated.
+        image_size: side in pixels to which batches of images are resized; null keeps the stored size.
+        augment: random flips and quarter turns in training.
+        protocols: under which models are evaluated (docs/evaluation.md); null takes all that the data allow, and
+            `global` and `personal_own` for domains.
+        storage: `pack` decodes all samples once into the cache; `files` reads images anew for every batch, slowly.
+        label: honest name of the federation, for results.
+        cache_dir: where decoded samples are packed; null means `$FEDRS_CACHE` or the platform's cache folder.
+        seed: seed of split and partition; null takes the run's.
+    """
+
+    def __init__(
+        self,
+        archive: Archive | None = None,
+        partition: Partition | None = None,
+        domains: list[Domain] | None = None,
+        subfolders: list[str] | None = None,
+        num_clients: int | None = None,
+        root: str = ".",
+        split: Literal["published", "seeded"] | None = None,
+        train_fraction: float = 0.8,
+        validation_fraction: float = 0.0,
+        stratify: bool = False,
+        own_test: bool = False,
+        min_samples: int = 1,
+        client_size: Literal["equal"] | int | None = None,
+        crop_size: int | None = None,
+        test_overlap: int = 0,
+        random_crops_from: int | None = None,
+        ground: Ground = "disjoint",
+        label_space: Literal["union"] | dict[str, list[str]] | None = None,
+        normalise: Normalisation | None = None,
+        image_size: int | None = None,
+        augment: bool = True,
+        protocols: list[str] | None = None,
+        storage: Literal["pack", "files"] = "pack",
+        label: str | None = None,
+        cache_dir: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.root, self.normalise, self.image_size, self.augment = root, normalise, image_size, augment
+        self.storage, self.label, self.cache_dir, self.seed = storage, label, cache_dir, seed
+        self.alone = archive is not None and subfolders is None
+        self.domains = _domains(archive, partition, domains, subfolders, num_clients, root)
+        self.split = SplitRule(split, train_fraction, validation_fraction, stratify)
+        self.rule = AssignmentRule(client_size, own_test, min_samples, ground)
+        self.tiled = isinstance(self.domains[0].archive, TileArchive)
+        size = CROP if crop_size is None else crop_size
+        self.crops = CropRule(size, test_overlap, random_crops_from or size)
+        self.label_space = label_space
+        of_images = {"split": split, "train_fraction": train_fraction, "validation_fraction": validation_fraction}
+        of_images |= {"stratify": stratify, "own_test": own_test, "image_size": image_size, "storage": storage}
+        of_tiles = {"crop_size": crop_size, "test_overlap": test_overlap, "random_crops_from": random_crops_from}
+        self._suit(of_images if self.tiled else of_tiles | {"ground": ground})
+        self._check(protocols)
+        self.protocols = tuple(
+            protocols or (PROTOCOLS if self.alone and not self.tiled else ("global", "personal_own"))
+        )
+        names, classes = [domain.name for domain in self.domains], [own.archive.class_names for own in self.domains]
+        self.space = joint_classes(label_space, names, classes)
+        self._listings: list[ImageListing | TileListing] | None = None
+
+    def _suit(self, others: Mapping[str, object]) -> None:
+        """Refuse options that are for the other kind of archives."""
+        parameters = signature(type(self)).parameters
+        for name, value in others.items():
+            if value != parameters[name].default:
+                kind, other = ("tiles", "images") if self.tiled else ("images", "tiles")
+                raise ConfigError(f"{name} is for archives of {other}, and this one holds {kind}; leave it out")
+
+    def _check(self, protocols: list[str] | None) -> None:
+        one_of("normalise", self.normalise or "published", ("published", "federated", "per_domain", "per_client"))
+        one_of("storage", self.storage, ("pack", "files"))
+        one_of("ground", self.rule.ground, ("disjoint", "shared"))
+        one_of("split", self.split.split or "seeded", ("published", "seeded"))
+        for name in protocols or ():
+            one_of("protocols", name, PROTOCOLS)
+        if any(isinstance(domain.archive, TileArchive) != self.tiled for domain in self.domains):
+            raise ConfigError("domains need archives of one kind, all of images with labels or all of tiles with masks")
+        split, crops, size = self.split, self.crops, self.rule.client_size
+        if not 0 < split.train_fraction <= 1 or not 0 <= split.validation_fraction < 1:
+            raise ConfigError(
+                "train_fraction must be in (0, 1] and validation_fraction in [0, 1), got "
+                f"{split.train_fraction} and {split.validation_fraction}"
+            )
+        if self.image_size is not None and self.image_size < 1:
+            raise ConfigError(f"image_size must be at least 1 pixel or null, got {self.image_size}")
+        if crops.size < 1 or not 0 <= crops.test_overlap < crops.size:
+            raise ConfigError(
+                f"test_overlap must be in [0, crop_size), got {crops.test_overlap} and crop_size={crops.size}"
+            )
+        if crops.window < crops.size:
+            raise ConfigError(f"random_crops_from must be at least crop_size={crops.size}, got {crops.window}")
+        if isinstance(size, int) and size < 1:
+            raise ConfigError(f"client_size must be equal, or at least 1, got {size}")
+        for what in ("band_names", "dtype", "scale"):
+            values = {domain.name: getattr(domain.archive, what) for domain in self.domains}
+            shown = {name: len(value) for name, value in values.items()} if what == "band_names" else values
+            if len(set(shown.values())) > 1:
+                text = ", ".join(f"{name}: {value}" for name, value in shown.items())
+                raise ConfigError(
+                    f"domains need the same {'number of bands' if what == 'band_names' else what}, got {text}"
+                )
+        lacking = [domain for domain in self.domains if domain.archive.published is None]
+        if self.normalise == "published" and lacking:
+            whose = lacking[0].name or type(lacking[0].archive).__name__
+            raise ConfigError(f"normalise: published: {whose} has no published statistics; set federated or per_domain")
+        if self.normalise is None:
+            self.normalise = "federated" if lacking else "published"
+
+    @property
+    def archive(self) -> Archive:
+        """That of the first domain; bands and types are the same in all."""
+        return self.domains[0].archive
+
+    @property
+    def num_classes(self) -> int:
+        """Number of joint classes."""
+        return len(self.space.names)
+
+    @property
+    def in_channels(self) -> int:
+        """Bands that a network takes."""
+        return len(self.archive.band_names)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Joint classes."""
+        return self.space.names
+
+    @property
+    def unscored(self) -> tuple[int, ...]:
+        """Classes that a mean over classes leaves out, such as clutter."""
+        names = {name for domain in self.domains for name in domain.archive.unscored}
+        return tuple(number for number, name in enumerate(self.class_names) if name in names)
+
+    @property
+    def crop_size(self) -> int | None:
+        """Side of the crops of tiles; None for images."""
+        return self.crops.size if self.tiled else None
+
+    @property
+    def stored_side(self) -> int | None:
+        """Side of the stored images in pixels, where it is known without touching the disk."""
+        return self.archive.stored_side
+
+    def band_names(self, domain: str = "") -> Mapping[str, tuple[str, ...]]:
+        """Names of the stored bands by field of the source's batches, for people and to find true-colour bands.
+
+        Args:
+            domain: of the client whose samples are looked at; the first one where none is named.
+        """
+        own = next((each.archive for each in self.domains if each.name == domain), self.archive)
+        return own.stored_bands if isinstance(own, ImageArchive) else {"image": own.band_names}
+
+    def acquired(self, sample_id: str) -> date | None:
+        """Day on which a sample was acquired, where its id says so."""
+        return self.archive.acquired(sample_id) if isinstance(self.archive, ImageArchive) else None
+
+    def prepare(self) -> None:
+        """List all samples, decode and pack them; packs that exist are used as they are. Call it on one rank."""
+        cache = cache_folder(self.cache_dir)
+        for domain in self.domains:
+            domain.archive.prepare(cache)
+        samples = self.samples(0 if self.seed is None else self.seed)
+        for own in samples:
+            self._square(own)
+            for pack in own.packs if self.storage == "pack" else ():
+                pack.pack(cache)
+
+    def samples(self, seed: int) -> list[DomainSamples]:
+        """Samples of every domain, split, without decoding one."""
+        if self._listings is None:
+            self._listings = [domain.archive.listing() for domain in self.domains]
+        pairs = zip(self.domains, self._listings, strict=True)
+        return [samples_of(domain, listing, self.split, self.crops, seed) for domain, listing in pairs]
+
+    def federation(self, seed: int) -> Federation:
+        """The clients' data, the same on every rank that calls it with the same seed after `prepare`.
+
+        Args:
+            seed: the run's seed; the data set's own `seed` argument, where given, is used instead.
+        """
+        used, cache = seed if self.seed is None else self.seed, cache_folder(self.cache_dir)
+        for domain in self.domains:
+            domain.archive.prepare(cache)
+        samples = self.samples(used)
+        found = assign(samples, self.rule, self.alone, used)
+        parts: list[Part] = []
+        for own, table in zip(samples, self.space.tables, strict=True):
+            for spec in own.packs:
+                pack = (
+                    DecodedFiles(spec) if self.storage == "files" and isinstance(spec, ImagePack) else spec.open(cache)
+                )
+                where = "" if self.alone else f"{own.domain.name}/"
+                parts.append(Part(pack, f"{where}{spec.role}/" if not isinstance(spec, ImagePack) else where, table))
+        source = PackedSource(parts, self._extras(samples, found))
+        normal = self._statistics(source, found, samples)
+        archive = self.archive
+        bands = archive.stored_bands if isinstance(archive, ImageArchive) else {"image": archive.band_names}
+        transform = Transform(
+            normal.mean,
+            normal.std,
+            archive.scale,
+            bands,
+            archive.band_names,
+            archive.kernel if isinstance(archive, ImageArchive) else "torch",
+            self.image_size,
+            self.augment,
+            self.crops.size if self.tiled else None,
+            self.crops.window if self.tiled else None,
+            None if self.label_space is None or not self.tiled else self.known_classes(),
+        )
+        owned = not self.alone or any(own.owners is not None for own in samples) or self.tiled
+        return Federation(
+            source=source,
+            clients=found.clients,
+            test=found.test,
+            validation=found.validation,
+            transform=transform,
+            manifest=manifest_of(self, samples, found, source, normal, used),
+            sample_ids=source.sample_ids,
+            protocols=self.protocols,
+            headline="personal_own" if owned and any(client.test is not None for client in found.clients) else None,
+            setup_bytes=normal.setup_bytes,
+        )
+
+    def known_classes(self) -> list[list[bool]]:
+        """Of each domain, which joint classes its labels can hold."""
+        return [
+            self.space.present(number, len(domain.archive.class_names)) for number, domain in enumerate(self.domains)
+        ]
+
+    def _square(self, samples: DomainSamples) -> None:
+        pack = samples.packs[0]
+        if self.augment and isinstance(pack, ImagePack):
+            for field in pack.fields.values():
+                if field.shape[-1] != field.shape[-2]:
+                    raise DataError(
+                        f"{samples.where(0)}: is {field.shape[-1]} x {field.shape[-2]} pixels, and quarter turns need "
+                        "squares; set image_size of the archive, or augment: false"
+                    )
+
+    def _extras(self, samples: list[DomainSamples], found: Assignment) -> dict[str, Tensor]:
+        """What a batch holds beside the arrays of packs."""
+        sizes = [
+            sum(len(pack.ids if isinstance(pack, ImagePack) else pack.index()) for pack in own.packs) for own in samples
+        ]
+        domain = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes).astype(np.int64))
+        extras: dict[str, Tensor] = {}
+        if self.tiled:
+            extras["domain"] = domain
+        else:
+            labels = [
+                self.space.labels(number, own.labels) for number, own in enumerate(samples) if own.labels is not None
+            ]
+            whole = np.concatenate(labels)
+            extras["label"] = torch.from_numpy(whole.astype(np.int64 if whole.ndim == 1 else np.float32))
+        if self.normalise == "per_client":
+            extras["group"] = torch.from_numpy(_owner_numbers(samples, found))
+        elif self.normalise != "federated" and len(self.domains) > 1:
+            extras["group"] = domain
+        return extras
+
+    def _statistics(self, source: PackedSource, found: Assignment, samples: list[DomainSamples]) -> Statistics:
+        kind, archive, bands = self.normalise, self.archive, self.archive.band_names
+        names = [domain.name or type(domain.archive).__name__ for domain in self.domains]
+        if kind == "published":
+            rows = [domain.archive.published for domain in self.domains]
+            return described(kind, names, [row for row in rows if row is not None], setup_bytes(0, 0), archive.scale)
+        stored = archive.stored_bands if isinstance(archive, ImageArchive) else {"image": bands}
+
+        def sums(indices: np.ndarray) -> BandSums:
+            known: dict[str, tuple[int, int, int]] = {}
+            for field, own in stored.items():
+                count, (first, second) = source.sums(indices, field)
+                known |= {band: (count, one, two) for band, one, two in zip(own, first, second, strict=True)}
+            return BandSums(*(tuple(column) for column in zip(*(known[band] for band in bands), strict=True)))
+
+        def together(domain: str | None) -> np.ndarray:
+            return np.concatenate(
+                [client.train for client in found.clients if domain is None or client.domain == domain]
+            )
+
+        if kind == "per_client":
+            groups = {f"client {client.name}": client.train for client in found.clients}
+        elif kind == "per_domain" and not self.alone:
+            groups = {f"domain {domain.name}": together(domain.name) for domain in self.domains}
+        else:
+            groups = {"all clients together": together(None)}
+        assert kind is not None
+        return statistics(kind, groups, sums, bands, archive.scale, len(found.clients))
+
+
+def _domains(
+    archive: Archive | None,
+    partition: Partition | None,
+    domains: list[Domain] | None,
+    subfolders: list[str] | None,
+    num_clients: int | None,
+    root: str,
+) -> list[Domain]:
+    """The domains, their folders taken from `root`; a single archive is one without a name."""
+    if (archive is None) == (domains is None):
+        raise ConfigError("data needs either archive or domains, and not both")
+    if subfolders is not None and not subfolders:
+        raise ConfigError("subfolders must name at least one folder, each of which is a domain")
+    if domains is not None:
+        if partition is not None or subfolders is not None or num_clients is not None:
+            raise ConfigError("partition, subfolders and num_clients belong to archive; each of domains has its own")
+        found = [replace(domain, num_clients=None, archive=domain.archive.below(root)) for domain in domains]
+    elif subfolders is not None:
+        assert archive is not None
+        found = []
+        for name in subfolders:
+            moved = archive.below(name).below(root)
+            found.append(replace(Domain(name.replace("/", "_"), moved, num_clients, partition), num_clients=None))
+    else:
+        assert archive is not None
+        if num_clients is not None:
+            raise ConfigError("num_clients is for subfolders; set partition, such as IID")
+        found = [Domain("", archive.below(root), None, partition)]
+    names = [domain.name for domain in found]
+    named = domains is not None or subfolders is not None
+    if not names or len(set(names)) != len(names) or (named and not all(names)) or any("/" in name for name in names):
+        raise ConfigError(f"domains need distinct names without '/', got {names or 'none'}")
+    return found
+
+
+def _owner_numbers(samples: list[DomainSamples], found: Assignment) -> np.ndarray:
+    """Client id whose statistics normalise each sample, int64 [N]."""
+    numbers: list[int] = []
+    place = {(client.domain, client.name): client.id for client in found.clients}
+    for own in samples:
+        if own.owners is None:
+            raise ConfigError("normalise: per_client needs an archive that says whose every sample is; set federated")
+        name = own.domain.name
+        for sample, owner in enumerate(own.owners.tolist()):
+            key = (name, f"{name} {owner}" if name else owner)
+            if key not in place:
+                raise DataError(
+                    f"{own.where(sample)}: an image without client, whose statistics normalise: per_client needs; name one"
+                )
+            numbers.append(place[key])
+    return np.asarray(numbers, dtype=np.int64)

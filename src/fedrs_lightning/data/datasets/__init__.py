@@ -1,1 +1,0 @@
-"""Data sets, one a file."""

@@ -1,0 +1,67 @@
+"""Arrays of samples: their shapes and types, and exact sums over their pixels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a sample.
+
+    Attributes:
+        shape: such as [C, H, W].
+        dtype: NumPy's name; `uint8` or `uint16` where batches are gathered from it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sample."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def bits(self) -> torch.dtype:
+        """Type as which torch moves the values: its gather knows no uint16, and moving bits as int16 is the same."""
+        return torch.int16 if self.dtype == "uint16" else torch.uint8
+
+
+def as_bits(array: np.ndarray) -> Tensor:
+    """The array's own memory as a tensor that torch can gather from."""
+    return torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array)
+
+
+def from_bits(values: Tensor) -> Tensor:
+    """Gathered values in their own type."""
+    return values.view(torch.uint16) if values.dtype == torch.int16 else values
+
+
+def moments_of(samples: np.ndarray) -> np.ndarray:
+    """Sum and sum of squares over the pixels of each sample; [N, C, ...] to int64 [N, 2, C]."""
+    wide = samples.reshape(*samples.shape[:2], -1).astype(np.int64)
+    return np.stack([wide.sum(axis=2), np.square(wide).sum(axis=2)], axis=1)
+
+
+def exact_sums(moments: np.ndarray) -> list[list[int]]:
+    """Sum of int64 moments [N, 2, C] over N without overflow."""
+    sums = [[0] * moments.shape[2] for _ in range(2)]
+    for start in range(0, len(moments), 1024):  # int64 holds 1024 crops of uint16; Python integers hold the rest
+        part = moments[start : start + 1024].sum(axis=0)
+        sums = [
+            [old + int(new) for old, new in zip(*rows, strict=True)] for rows in zip(sums, part.tolist(), strict=True)
+        ]
+    return sums
+
+
+def mean_std(count: int, sums: list[list[int]]) -> tuple[list[float], list[float]]:
+    """Mean and (population) deviation of each channel from the sums and sums of squares of `count` pixels."""
+    mean = [first / count for first in sums[0]]
+    std = [((count * second - first * first) ** 0.5) / count for first, second in zip(*sums, strict=True)]
+    return mean, std

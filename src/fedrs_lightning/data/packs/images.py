@@ -1,0 +1,68 @@
+"""Packs of images: one sample a file, or a few arrays a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from fedrs_lightning.data.packs.fields import Field, moments_of
+from fedrs_lightning.data.packs.pack import PackSpec
+from fedrs_lightning.data.packs.shards import Plan, Put, shard_bounds
+
+SHARD = 64 * 2**20  # bytes
+CHUNK, CHUNK_BYTES = 64, 4 * 2**20  # samples that a thread decodes at a time
+
+
+@dataclass(frozen=True)
+class ImagePack(PackSpec):
+    """Images that are packed.
+
+    Attributes:
+        name: see `PackSpec`.
+        ids: of the samples, in their order.
+        fields: arrays of a sample by name.
+        settings: everything that decides the decoded values, as plain JSON values.
+        source: fingerprint of the source as it is now, such as `fingerprint` of its files.
+        decode: number of a sample to its arrays by field; raises DataError naming the file. Called from many threads.
+    """
+
+    name: str
+    ids: Sequence[str]
+    fields: Mapping[str, Field]
+    settings: dict[str, Any]
+    source: Callable[[], str]
+    decode: Callable[[int], Mapping[str, np.ndarray]]
+
+    def key(self) -> dict[str, Any]:
+        """See `PackSpec.key`."""
+        return {
+            "shard": SHARD,
+            "source": self.source(),
+            "ids": list(self.ids),
+            "fields": {name: asdict(field) for name, field in self.fields.items()},
+            "settings": self.settings,
+        }
+
+    def plan(self) -> Plan:
+        """Shards of about `SHARD` bytes."""
+        size = sum(field.nbytes for field in self.fields.values())
+        return Plan(
+            arrays=self.fields,
+            tables={f"{name}.moments": Field((2, field.shape[0]), "int64") for name, field in self.fields.items()},
+            bounds=shard_bounds(len(self.ids), size, SHARD),
+            fill=self._fill,
+            about={"settings": self.settings, "sample_ids": list(self.ids)},
+            step=min(CHUNK, max(1, CHUNK_BYTES // size)),
+        )
+
+    def _fill(self, first: int, stop: int, put: Put) -> dict[str, np.ndarray]:
+        arrays = {name: np.empty((stop - first, *field.shape), field.dtype) for name, field in self.fields.items()}
+        for number in range(first, stop):
+            for name, values in self.decode(number).items():
+                arrays[name][number - first] = values
+        for name, values in arrays.items():
+            put(name, first, values)
+        return {f"{name}.moments": moments_of(values) for name, values in arrays.items()}

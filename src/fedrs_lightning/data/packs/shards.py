@@ -1,0 +1,376 @@
+"""The files of a pack: arrays that are written shard by shard, each shard with its hash.
+
+An array is one .npy file over all samples, so that readers map it whole. A shard is a range of samples: once its bytes
+are on the disk, a small file beside the arrays (its mark) says so and holds the hash of each array's bytes. Work that
+was interrupted goes on with the shards that have no mark, after the others were compared with their hashes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import threading
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedrs_lightning.data.packs.fields import Field
+from fedrs_lightning.data.progress import Meter, in_threads
+from fedrs_lightning.errors import RunError
+from fedrs_lightning.files import atomic_path, read_json, write_text
+
+READ = 8 * 2**20  # bytes
+MARKS = "shards"
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_RESERVES_NOT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+Put = Callable[[str, int, np.ndarray], None]
+"""`put(array, first, values [n, *shape])` writes samples `first` to `first + n - 1` of an array."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a pack holds and how it is made.
+
+    Attributes:
+        arrays: of each sample; readers map these files.
+        tables: small values of each sample, such as sums over its pixels; readers load these files.
+        bounds: first sample of each shard, and the number of samples.
+        fill: `fill(first, stop, put)` writes the arrays of these samples with `put`, each sample once, and gives their
+            rows of each table. Called from many threads.
+        about: what else the index says, plain JSON values.
+        step: samples of one call of `fill`; None makes a shard in one call.
+    """
+
+    arrays: Mapping[str, Field]
+    tables: Mapping[str, Field]
+    bounds: Sequence[int]
+    fill: Callable[[int, int, Put], Mapping[str, np.ndarray]]
+    about: dict[str, Any]
+    step: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Samples."""
+        return self.bounds[-1]
+
+    @property
+    def bytes_each(self) -> int:
+        """Bytes of a sample in all arrays."""
+        return sum(field.nbytes for field in self.arrays.values())
+
+
+@dataclass
+class _Shard:
+    """A range of samples that is being made.
+
+    Attributes:
+        number: of the shard.
+        first: sample.
+        stop: one beyond the last sample.
+        tables: rows of each table.
+        left: calls of `fill` that are not done.
+        sha256: of each array's bytes, once it is made.
+    """
+
+    number: int
+    first: int
+    stop: int
+    tables: dict[str, np.ndarray]
+    left: int = 0
+    sha256: dict[str, str] = field(default_factory=dict)
+
+    def entry(self) -> dict[str, Any]:
+        """What marks and index say."""
+        return {"first": self.first, "stop": self.stop, "sha256": self.sha256}
+
+
+class ArrayFile:
+    """An array of a pack in the making, by plain reads and writes: dirty pages of a memory map would count as memory."""
+
+    def __init__(self, path: Path, entry: Field, count: int) -> None:
+        self.path, self.each, self.bytes = path, entry.nbytes, entry.nbytes * count
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        with path.open("r+b") as header:
+            descr = np.lib.format.dtype_to_descr(np.dtype(entry.dtype))
+            shape = (count, *entry.shape)
+            np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+            self.offset = header.tell()
+
+    def reserve(self) -> bool:
+        """Take the space for all samples on the disk; False where the file system cannot."""
+        if not hasattr(os, "posix_fallocate"):
+            return False
+        try:
+            os.posix_fallocate(self._handle, 0, self.offset + self.bytes)
+        except OSError as error:
+            if error.errno in _RESERVES_NOT:
+                return False
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
+        return True
+
+    def missing(self) -> int:
+        """Bytes that are not on the disk yet."""
+        return max(0, self.offset + self.bytes - os.fstat(self._handle).st_blocks * 512)
+
+    def put(self, first: int, values: np.ndarray) -> None:
+        """Write samples from number `first` on."""
+        content, place = np.ascontiguousarray(values).data.cast("B"), self.offset + first * self.each
+        try:
+            while content:
+                written = os.pwrite(self._handle, content, place)
+                content, place = content[written:], place + written
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
+
+    def flush(self) -> None:
+        """Wait until what was written is on the disk."""
+        os.fsync(self._handle)
+
+    def sha256(self, first: int, stop: int) -> str:
+        """Hash of the bytes of samples `first` to `stop - 1`."""
+        return _sha256(self._handle, self.offset + first * self.each, (stop - first) * self.each)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._handle)
+
+
+def make(folder: Path, plan: Plan, threads: int | None, title: str) -> int:
+    """Make the shards that are not there, then the tables and the index.
+
+    Args:
+        folder: of the pack in the making.
+        plan: what it holds.
+        threads: at a time.
+        title: for the meter.
+
+    Returns:
+        Number of samples that were made and not found.
+
+    Raises:
+        DataError: what `plan.fill` raises.
+        OSError: a file cannot be written; names it.
+    """
+    for left in folder.glob(".*.tmp"):
+        left.unlink()
+    if (folder / "index.json").exists():  # it was interrupted at the very end
+        shutil.rmtree(folder / MARKS, ignore_errors=True)
+        if not damages(folder, threads):
+            return 0
+        (folder / "index.json").unlink()
+    with ExitStack() as stack:
+        arrays = {name: ArrayFile(folder / f"{name}.npy", entry, plan.count) for name, entry in plan.arrays.items()}
+        for array in arrays.values():
+            stack.enter_context(closing(array))
+        _reserve(folder, arrays.values())
+        shards = [_shard(plan, number) for number in range(len(plan.bounds) - 1)]
+        missing = _missing(folder, plan, shards, arrays, threads)
+        steps = []
+        for shard in missing:
+            starts = range(shard.first, shard.stop, plan.step or max(1, shard.stop - shard.first))
+            steps += [(shard, start, min(start + starts.step, shard.stop)) for start in starts]
+            shard.left = len(starts)
+        lock = threading.Lock()
+
+        def put(name: str, first: int, values: np.ndarray) -> None:
+            arrays[name].put(first, values)
+
+        def work(step: tuple[_Shard, int, int]) -> int:
+            shard, first, stop = step
+            for name, rows in plan.fill(first, stop, put).items():
+                shard.tables[name][first - shard.first : stop - shard.first] = rows
+            with lock:
+                shard.left -= 1
+                whole = shard.left == 0
+            if whole:
+                for name, array in arrays.items():
+                    array.flush()
+                    shard.sha256[name] = array.sha256(shard.first, shard.stop)
+                _mark(folder, shard)
+            return stop - first
+
+        todo = sum(shard.stop - shard.first for shard in missing)
+        in_threads(work, steps, threads, Meter(title, plan.count, plan.count - todo, plan.bytes_each))
+        for array in arrays.values():
+            array.flush()
+    _conclude(folder, plan, shards)
+    return todo
+
+
+def _shard(plan: Plan, number: int) -> _Shard:
+    first, stop = plan.bounds[number], plan.bounds[number + 1]
+    return _Shard(
+        number,
+        first,
+        stop,
+        {name: np.zeros((stop - first, *entry.shape), entry.dtype) for name, entry in plan.tables.items()},
+    )
+
+
+def _reserve(folder: Path, arrays: Iterable[ArrayFile]) -> None:
+    """Find a disk that is too small at once, and not hours later.
+
+    Raises:
+        OSError: see `FULL`; where nothing was made yet, what was taken is given back.
+    """
+    try:
+        missing = sum(array.missing() for array in arrays if not array.reserve())
+        if missing > shutil.disk_usage(folder).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    except OSError as error:
+        if error.errno in FULL and not (folder / MARKS).is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _missing(
+    folder: Path, plan: Plan, shards: list[_Shard], arrays: Mapping[str, ArrayFile], threads: int | None
+) -> list[_Shard]:
+    """Shards that have no mark, or other bytes than it says. What marks hold is put into the others."""
+    marked = [shard for shard in shards if _read_mark(folder, shard, plan)]
+    damaged: set[int] = set()
+
+    def compare(shard: _Shard) -> int:
+        if any(array.sha256(shard.first, shard.stop) != shard.sha256[name] for name, array in arrays.items()):
+            damaged.add(shard.number)
+        return shard.stop - shard.first
+
+    if marked:
+        total = sum(shard.stop - shard.first for shard in marked)
+        in_threads(compare, marked, threads, Meter("checking what an interrupted run left", total, 0, plan.bytes_each))
+    kept = {shard.number for shard in marked} - damaged
+    missing = [shard for shard in shards if shard.number not in kept]
+    for shard in missing:
+        _mark_path(folder, shard).unlink(missing_ok=True)
+    return missing
+
+
+def _mark_path(folder: Path, shard: _Shard) -> Path:
+    return folder / MARKS / f"{shard.number:06d}.npz"
+
+
+def _mark(folder: Path, shard: _Shard) -> None:
+    with atomic_path(_mark_path(folder, shard), durable=True) as path, path.open("wb") as handle:
+        content: dict[str, Any] = {"shard": np.frombuffer(json.dumps(shard.entry()).encode(), np.uint8), **shard.tables}
+        np.savez(handle, **content)
+
+
+def _read_mark(folder: Path, shard: _Shard, plan: Plan) -> bool:
+    """Whether the shard has a mark that fits; what it says is put into the shard."""
+    try:
+        with np.load(_mark_path(folder, shard), allow_pickle=False) as mark:
+            entry = json.loads(mark["shard"].tobytes())
+            tables = {name: mark[name] for name in shard.tables}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return False
+    expected = {name: (values.shape, values.dtype) for name, values in shard.tables.items()}
+    found = {name: (values.shape, values.dtype) for name, values in tables.items()}
+    if (entry["first"], entry["stop"], set(entry["sha256"])) != (
+        shard.first,
+        shard.stop,
+        set(plan.arrays),
+    ) or found != expected:
+        return False
+    shard.tables, shard.sha256 = tables, entry["sha256"]
+    return True
+
+
+def _conclude(folder: Path, plan: Plan, shards: Sequence[_Shard]) -> None:
+    """Write tables and index; the marks have served."""
+    hashes = {}
+    for name, entry in plan.tables.items():
+        table = np.concatenate([np.empty((0, *entry.shape), entry.dtype), *(shard.tables[name] for shard in shards)])
+        with atomic_path(folder / f"{name}.npy", durable=True) as path, path.open("wb") as handle:
+            np.save(handle, table, allow_pickle=False)
+        hashes[name] = hashlib.sha256(table.tobytes()).hexdigest()
+    digest = hashlib.sha256()
+    for shard in shards:
+        for name in plan.arrays:
+            digest.update(bytes.fromhex(shard.sha256[name]))
+    index = plan.about | {
+        "arrays": {name: asdict(entry) for name, entry in plan.arrays.items()},
+        "tables": hashes,
+        "shards": [shard.entry() for shard in shards],
+        "sha256": digest.hexdigest(),
+    }
+    write_text(folder / "index.json", json.dumps(index) + "\n", durable=True)
+    shutil.rmtree(folder / MARKS, ignore_errors=True)
+
+
+def damages(folder: Path, threads: int | None = None) -> list[str]:
+    """What is wrong with a finished pack: shards whose bytes are not those of the index, tables and index themselves.
+
+    Every byte is read. An empty list says that the pack is whole.
+    """
+    try:
+        index = read_json(folder / "index.json")
+        shards, arrays, tables = index["shards"], index["arrays"], index["tables"]
+    except (RunError, OSError, KeyError, TypeError) as error:
+        return [f"index.json cannot be used ({error})"]
+    found: dict[int, str] = {}
+    count = shards[-1]["stop"] if shards else 0
+    entries = {name: Field(tuple(entry["shape"]), entry["dtype"]) for name, entry in arrays.items()}
+
+    def compare(number: int) -> int:
+        shard = shards[number]
+        first, stop = shard["first"], shard["stop"]
+        wrong = [
+            name
+            for name, entry in entries.items()
+            if _stored(folder / f"{name}.npy", entry, count, first, stop) != shard["sha256"][name]
+        ]
+        if wrong:
+            found[number] = (
+                f"shard {number} (samples {first} to {stop - 1}): {', '.join(f'{name}.npy' for name in wrong)}"
+            )
+        return int(stop - first)
+
+    size = sum(entry.nbytes for entry in entries.values())
+    in_threads(compare, range(len(shards)), threads, Meter(f"checking {folder.name}", count, 0, size))
+    lines = [found[number] for number in sorted(found)]
+    for name, expected in tables.items():
+        try:
+            table = np.load(folder / f"{name}.npy", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            lines.append(f"{name}.npy cannot be read ({error})")
+        else:
+            if hashlib.sha256(table.tobytes()).hexdigest() != expected:
+                lines.append(f"{name}.npy holds other values")
+    return lines
+
+
+def _stored(path: Path, entry: Field, count: int, first: int, stop: int) -> str:
+    try:
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file) if version == (1, 0) else ((), False, None)
+            if shape != (count, *entry.shape) or dtype != np.dtype(entry.dtype):
+                return ""
+            return _sha256(file.fileno(), file.tell() + first * entry.nbytes, (stop - first) * entry.nbytes)
+    except (OSError, ValueError):
+        return ""
+
+
+def _sha256(handle: int, place: int, length: int) -> str:
+    digest, end = hashlib.sha256(), place + length
+    while place < end:
+        block = os.pread(handle, min(READ, end - place), place)
+        if not block:
+            return ""  # the file ends too early
+        digest.update(block)
+        place += len(block)
+    return digest.hexdigest()
+
+
+def shard_bounds(count: int, bytes_each: int, size: int) -> list[int]:
+    """First sample of each shard of about `size` bytes, and the number of samples."""
+    return [*range(0, count, max(1, size // max(1, bytes_each))), count]
