@@ -54,7 +54,7 @@ class Statistics:
     """What normalises the samples.
 
     Attributes:
-        mean: [G][C] after `scale`: one row for everybody, or one a domain or client.
+        mean: [G, C] after `scale`: one row for everybody, or one a domain or client.
         std: same shape.
         setup_bytes: what clients send (`up`) and receive (`down`) before round 1, all clients together.
         described: plain JSON values for the manifest.

@@ -24,7 +24,7 @@ class Transform(nn.Module):
     are not chosen are neither turned nor resized.
 
     Args:
-        mean: [G][C] of each group and band, in units of scale * stored value. One group serves every sample; with
+        mean: [G, C] of each group and band, in units of scale * stored value. One group serves every sample; with
             several, the batch's `group` int64 [B] says which is each sample's.
         std: same shape and unit, > 0.
         scale: factor on stored values, for example 1/255.
@@ -42,7 +42,7 @@ class Transform(nn.Module):
         window: side of the stored training windows, >= crop. Where it is larger, an epoch with draws takes a crop at
             random from each window, and one without draws the centre. Images of other sizes, such as test crops, stay
             whole.
-        classes: [D][K], which classes the masks of a domain can hold; None where all domains have the same. Batches then
+        classes: [D, K], which classes the masks of a domain can hold; None where all domains have the same. Batches then
             carry `classes` bool [B, K] by their `domain` int64 [B], for a softmax over what a sample's archive knows.
 
     Raises:
