@@ -39,7 +39,8 @@ class BigEarthNet(ImageArchive):
     downloaded; it is never written to. BigEarthNet v1.0 is recognised and refused.
 
     Every patch belongs to its country, in the order Finland, Ireland, Serbia, Austria, Belgium, Lithuania, Portugal,
-    Switzerland, Kosovo, Luxembourg, or in the order of `countries`. The published split is geographic.
+    Switzerland, Kosovo, Luxembourg, or in the order of `countries`, unless a partition says otherwise; attributes for
+    `ByAttribute` are `country`, `month` and `tile`. The published split is geographic.
 
     Args:
         root: folder that holds `BigEarthNet-S2`, or that folder itself, or the folder of an LMDB made with rico-hdl.
@@ -142,6 +143,7 @@ class BigEarthNet(ImageArchive):
             rows.labels,
             splits=np.asarray(layout.SPLITS)[rows.split],
             clients=owner,
+            binding=False,
             client_order=countries,
             attributes={
                 "country": owner,
