@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,7 +72,7 @@ class OwnImages(ImageArchive):
             raise ConfigError("separator must be a visible character or word, as class names may hold spaces")
         if (mean is None) != (std is None):
             raise ConfigError("mean and std belong together; set both or neither")
-        if mean is not None and std is not None and not len(mean) == len(std) == in_channels or min(std or [1]) <= 0:
+        if mean is not None and std is not None and (not len(mean) == len(std) == in_channels or min(std) <= 0):
             raise ConfigError(
                 f"mean and std need in_channels={in_channels} numbers, and std above 0, got {mean} and {std}"
             )
@@ -118,8 +119,7 @@ class OwnImages(ImageArchive):
             found = scan_folders(self.root, self._classes)
         else:
             found = scan_table(self.root, self.table, self._classes, self.multi_label, self.separator)
-        found.facts |= {"table": self.table, "synthetic": synthetic_facts(Path(self.root).expanduser())}
-        return found
+        return replace(found, facts={"table": self.table, "synthetic": synthetic_facts(Path(self.root).expanduser())})
 
     def fields(self, listing: ImageListing) -> dict[str, Field]:
         """Of the size of the first image, where images are not resized."""
