@@ -10,7 +10,16 @@ import torch
 from jsonargparse import ArgumentParser
 from PIL import Image
 
-from fedrs_lightning.data import IID, ByAttribute, ClientLoader, Dirichlet, Domain, EuroSAT, FederatedDataset, Proportional
+from fedrs_lightning.data import (
+    IID,
+    ByAttribute,
+    ClientLoader,
+    Dirichlet,
+    Domain,
+    EuroSAT,
+    FederatedDataset,
+    Proportional,
+)
 from fedrs_lightning.data.archives.eurosat.archive import ALL, RGB
 from fedrs_lightning.data.archives.eurosat.files import ALL_BANDS_PATH, BANDS, CLASSES, decode_all, decode_rgb, scan
 from fedrs_lightning.data.packs.fields import mean_std
@@ -243,10 +252,8 @@ def test_published_lists_are_used(sample, tmp_path):
         federate(sample, lists=tmp_path, validation_fraction=0.1)
     with pytest.raises(ConfigError, match="split: published: eurosat has no published split here; set split to seeded"):
         federate(sample, split="published")
-    (tmp_path / "moved").mkdir()
-    shutil.copytree(sample, tmp_path / "moved" / "tiles")
-    below = dataset_of("tiles", lists="lists", root=str(tmp_path / "moved"))
-    assert (below.archive.root, below.archive.lists) == (f"{tmp_path}/moved/tiles", f"{tmp_path}/moved/lists")
+    below = FederatedDataset(EuroSAT("tiles", lists="lists"), IID(2), root="/somewhere")
+    assert (below.archive.root, below.archive.lists) == ("/somewhere/tiles", "/somewhere/lists")
 
 
 def test_clients_that_are_too_small(sample):
@@ -291,12 +298,11 @@ def test_constant_training_images_have_no_statistics(copied):
 @pytest.mark.parametrize(("name", "clients"), [("eurosat.yaml", 10), ("eurosat_synthetic.yaml", 8)])
 def test_configs_name_classes_in_short(name, clients, sample):
     parser = ArgumentParser()
-    parser.add_subclass_arguments(FederatedDataset, "data")
-    arguments = [f"--data={ROOT / 'configs' / 'data' / name}", f"--data.init_args.archive.init_args.root={sample}"]
-    config = parser.parse_args(arguments)
+    parser.add_class_arguments(FederatedDataset, "data", sub_configs=True)
+    config = parser.parse_args([f"--data={ROOT / 'configs' / 'data' / name}", f"--data.root={sample}"])
     dataset = parser.instantiate(config).data
     dataset.prepare()
-    # The shipped alpha on 160 tiles leaves fewer than min_samples in many draws; the deal is repeated until it fits.
+    # The shipped alpha on 160 tiles leaves fewer than min_samples in many draws; the split is drawn again until it fits.
     dataset.domains[0].partition.min_samples = 2
     assert len(dataset.federation(0).clients) == clients
     assert (dataset.num_classes, dataset.in_channels, dataset.class_names) == (10, 3, CLASSES)

@@ -72,8 +72,8 @@ def test_pictures_with_colours_and_endings(tmp_path):
         )
     dataset = OwnRasters(
         str(tmp_path),
-        {"red": [255, 0, 0], "green": [0, 255, 0]},
-        3,
+        classes={"red": [255, 0, 0], "green": [0, 255, 0]},
+        in_channels=3,
         ignored=[[0, 0, 0]],
         images="all",
         labels="all",

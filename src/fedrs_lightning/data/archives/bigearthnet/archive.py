@@ -62,7 +62,7 @@ class BigEarthNet(ImageArchive):
 
     def __init__(
         self,
-        root: str,
+        root: str = ".",
         metadata: str | None = None,
         flagged_metadata: str | None = None,
         season: Literal["summer", "all"] | list[int] = "summer",

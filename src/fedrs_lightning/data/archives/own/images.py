@@ -45,7 +45,8 @@ class OwnImages(ImageArchive):
 
     def __init__(
         self,
-        root: str,
+        root: str = ".",
+        *,
         classes: list[str],
         in_channels: int,
         table: str | None = None,
