@@ -103,7 +103,8 @@ class BigEarthNet(ImageArchive):
     def settings(self) -> dict[str, Any]:
         """All ten bands at native size are decoded, whatever a network takes."""
         decoder = None if self._store is None else self._store.decoder
-        return {"archive": "BigEarthNet-S2 v2.0", "bands": self.stored_bands, "decoder": decoder}
+        stored = {name: list(bands) for name, bands in self.stored_bands.items()}
+        return {"archive": "BigEarthNet-S2 v2.0", "bands": stored, "decoder": decoder}
 
     def acquired(self, sample_id: str) -> date:
         """Day of acquisition, from the patch id."""

@@ -107,7 +107,7 @@ class OwnImages(ImageArchive):
     def settings(self) -> dict[str, Any]:
         """See `Archive.settings`."""
         return super().settings() | {
-            "numbers": self.bands,
+            "numbers": None if self.bands is None else list(self.bands),
             "pixel_type": self.dtype,
             "image_size": self.image_size,
             "resize": None if self.image_size is None else RESIZE,
