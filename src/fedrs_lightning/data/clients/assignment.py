@@ -85,14 +85,16 @@ def assign(samples: Sequence[DomainSamples], rule: AssignmentRule, alone: bool, 
         trains = [np.sort(share) for share in named.values()]
         tests.append(own.test + start)
         surplus.append(np.setdiff1d(train, np.concatenate(trains)) + start)
-        whole = _own_tests(own, list(named), trains, rule, alone, seed)
-        for name, mine, test in zip(named, trains, whole, strict=True):
+        of_clients = _own_tests(own, list(named), trains, rule, alone, seed)
+        for name, mine, test in zip(named, trains, of_clients, strict=True):
             full = name if alone else name_in(own, name)
             _enough(len(clients), full, len(mine), own, rule)
-            test = None if test is None else test + start
+            if test is not None:  # a test set that clients share is one array, so that it is predicted once
+                test = tests[-1] if test is own.test else test + start
             clients.append(ClientSplit(len(clients), full, mine + start, test, "" if alone else own.domain.name))
     validation = np.concatenate([own.validation + start for own, start in zip(samples, starts, strict=False)])
-    return Assignment(tuple(clients), validation, np.concatenate(tests), tests, surplus, ground, terrains)
+    common = tests[0] if len(tests) == 1 else np.concatenate(tests)
+    return Assignment(tuple(clients), validation, common, tests, surplus, ground, terrains)
 
 
 def name_in(samples: DomainSamples, client: str) -> str:
