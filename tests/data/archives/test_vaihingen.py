@@ -35,28 +35,28 @@ def test_the_official_lists():
 )
 def test_image_and_label_of_one_name_are_told_apart(tmp_path, layouts, label_folder):
     ids = layouts.vaihingen(tmp_path, AREAS, SIZES, label_folder)
-    survey = Vaihingen(str(tmp_path), labels_train="full", gsd="native").survey()
-    assert [tile.id for tile in survey.train] == ["1", "11"]
-    assert [tile.id for tile in survey.test] == ["2"]
-    for tile in survey.train:
+    listing = Vaihingen(str(tmp_path), labels_train="full", gsd="native").listing()
+    assert [tile.id for tile in listing.train] == ["1", "11"]
+    assert [tile.id for tile in listing.test] == ["2"]
+    for tile in listing.train:
         image, found = read(tile)
         assert np.array_equal(found, np.where(ids[tile.id] == 5, 255, ids[tile.id]))
         assert np.array_equal(image, read_whole(tmp_path / "top" / f"top_mosaic_09cm_area{tile.id}.tif"))
     if label_folder in ("", "x"):  # neither folder says what it holds
-        assert set(survey.facts["told_apart_by_content"].values()) == {"label"}
+        assert set(listing.facts["told_apart_by_content"].values()) == {"label"}
 
 
 def test_images_outside_top_are_known_by_their_content(written):
     root, _ = written
     (root / "top").rename(root / "pictures")
-    survey = Vaihingen(str(root)).survey()
-    assert [tile.id for tile in survey.train] == ["1", "11"]
-    assert survey.facts["told_apart_by_content"]["pictures/top_mosaic_09cm_area1.tif"] == "image"
+    listing = Vaihingen(str(root)).listing()
+    assert [tile.id for tile in listing.train] == ["1", "11"]
+    assert listing.facts["told_apart_by_content"]["pictures/top_mosaic_09cm_area1.tif"] == "image"
 
 
 def test_resampling_to_five_centimetres(written):
     root, ids = written
-    native, fine = Vaihingen(str(root), gsd="native").survey().train, Vaihingen(str(root)).survey().train
+    native, fine = Vaihingen(str(root), gsd="native").listing().train, Vaihingen(str(root)).listing().train
     assert [tile.size for tile in fine] == [(110, 149), (72, 67)]
     for first, second in zip(native, fine, strict=True):
         image, labels = read(second)
@@ -74,9 +74,9 @@ def test_labels_without_image_are_left_out_and_named(written):
     shutil.copy(
         root / "eroded/top_mosaic_09cm_area1_noBoundary.tif", root / "eroded/top_mosaic_09cm_area9_noBoundary.tif"
     )
-    survey = Vaihingen(str(root)).survey()
-    assert survey.facts["labels_without_image"] == ["9"]
-    assert survey.facts["labels_train"] == "eroded"
+    listing = Vaihingen(str(root)).listing()
+    assert listing.facts["labels_without_image"] == ["9"]
+    assert listing.facts["labels_train"] == "eroded"
 
 
 def test_rgb_explains_itself():
@@ -89,7 +89,7 @@ def test_rgb_explains_itself():
 def test_permuted_bands(written):
     root, _ = written
     plain, permuted = (
-        read(Vaihingen(str(root), modality, gsd="native").survey().train[0])[0] for modality in ("irrg", "permuted")
+        read(Vaihingen(str(root), modality, gsd="native").listing().train[0])[0] for modality in ("irrg", "permuted")
     )
     assert np.array_equal(permuted, plain[[1, 2, 0]])
     assert Vaihingen(str(root), "permuted").settings()["honest_name"] == "channel-permuted IRRG"
@@ -100,7 +100,7 @@ def test_pseudo_rgb_estimates_blue_from_potsdam(written, tmp_path, cache, layout
     layouts.potsdam(tmp_path / "Potsdam", ("2_10", "2_11", "2_13"), 200, 150)
     dataset = Vaihingen(str(root), "pseudo_rgb", str(tmp_path / "Potsdam"), gsd="native")
     with pytest.raises(DataError, match=r"not fitted yet; call prepare\(\) first"):
-        dataset.survey()
+        dataset.listing()
     dataset.prepare(cache)
     rows = [
         read_whole(tmp_path / f"Potsdam/4_Ortho_RGBIR/top_potsdam_{tile}_RGBIR.tif") for tile in ("2_10", "2_11")
@@ -110,7 +110,7 @@ def test_pseudo_rgb_estimates_blue_from_potsdam(written, tmp_path, cache, layout
     wanted = np.linalg.lstsq(np.stack([infrared, red, green, np.ones_like(red)], axis=1), blue, rcond=None)[0]
     assert dataset.settings()["blue_from_ir_r_g_1"] == pytest.approx(wanted, abs=1e-6)
     assert wanted == pytest.approx([0.05, 0.5, 0.3, 12], abs=0.7)  # how the sample was made
-    image, _ = read(dataset.survey().train[0])
+    image, _ = read(dataset.listing().train[0])
     native = read_whole(root / "top/top_mosaic_09cm_area1.tif")
     assert np.array_equal(image[:2], native[1:])
     estimate = np.clip(np.rint(np.tensordot(wanted[:3], native.astype(float), 1) + wanted[3]), 0, 255)
@@ -151,16 +151,16 @@ def test_faults_are_named(written):
     extra = root / "top/top_mosaic_09cm_area9.tif"
     shutil.copy(root / "top/top_mosaic_09cm_area1.tif", extra)
     with pytest.raises(DataError, match=r"area9\.tif: is none of the 33 Vaihingen areas"):
-        Vaihingen(str(root)).survey()
+        Vaihingen(str(root)).listing()
     extra.unlink()
     (root / "eroded/top_mosaic_09cm_area1_noBoundary.tif").unlink()
-    assert Vaihingen(str(root)).survey().facts["labels_train"] == "full"
+    assert Vaihingen(str(root)).listing().facts["labels_train"] == "full"
     with pytest.raises(DataError, match=r"area1\.tif: has no eroded label; set labels_train and labels_eval to full"):
-        Vaihingen(str(root), labels_train="eroded").survey()
+        Vaihingen(str(root), labels_train="eroded").listing()
     (root / "top_mosaic_09cm_area1.tif").unlink()
     with pytest.raises(DataError, match=r"area1\.tif: has no full label; unpack the labels, or add '1' to skip_tiles"):
-        Vaihingen(str(root)).survey()
-    assert [tile.id for tile in Vaihingen(str(root), skip_tiles=["1"]).survey().train] == ["11"]
+        Vaihingen(str(root)).listing()
+    assert [tile.id for tile in Vaihingen(str(root), skip_tiles=["1"]).listing().train] == ["11"]
 
 
 def test_a_converted_tree(tmp_path, layouts):
@@ -172,18 +172,18 @@ def test_a_converted_tree(tmp_path, layouts):
         for kind, content in (("img_dir", pixels), ("ann_dir", values)):
             (tmp_path / kind / part).mkdir(parents=True)
             Image.fromarray(content).save(tmp_path / kind / part / f"area{area}_0_0_40_40.png")
-    survey = Vaihingen(str(tmp_path)).survey()
-    assert [(tile.id, tile.size) for tile in survey.train + survey.test] == [("1", (72, 72)), ("2", (72, 72))]
-    assert set(np.unique(read(survey.train[0])[1])) <= {0, 1, 2, 3, 4, 255}
+    listing = Vaihingen(str(tmp_path)).listing()
+    assert [(tile.id, tile.size) for tile in listing.train + listing.test] == [("1", (72, 72)), ("2", (72, 72))]
+    assert set(np.unique(read(listing.train[0])[1])) <= {0, 1, 2, 3, 4, 255}
     Image.fromarray(pixels).save(tmp_path / "ann_dir/train/area1_0_0_40_40.png")
     with pytest.raises(
         DataError, match=r"ann_dir/train/area1_0_0_40_40\.png: has 3 bands; a converted label holds class numbers"
     ):
-        Vaihingen(str(tmp_path)).survey()
+        Vaihingen(str(tmp_path)).listing()
 
 
 def test_the_real_crop(data_root):
-    tile = Vaihingen(str(data_root / "vaihingen")).survey().train[0]
+    tile = Vaihingen(str(data_root / "vaihingen")).listing().train[0]
     image, ids = read(tile)
     assert image.shape == (3, 749, 922)
     assert image.mean(axis=(1, 2)) == pytest.approx([78.5, 74.3, 73.3], abs=0.2)

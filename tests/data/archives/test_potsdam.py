@@ -42,21 +42,21 @@ def test_modalities_and_label_sets(root, layouts):
     wanted = layouts.potsdam(root, TILES)["2_10"]
     pixels = read_whole(root / "4_Ortho_RGBIR/top_potsdam_2_10_RGBIR.tif")
     for modality, order in (("rgb", [0, 1, 2]), ("irrg", [3, 0, 1]), ("rgbir", [0, 1, 2, 3])):
-        survey = Potsdam(str(root), modality).survey()
-        assert [tile.id for tile in survey.train] == ["2_10", "4_12"]
-        assert [tile.id for tile in survey.test] == ["2_13"]
-        assert survey.facts["labels_train"] == "eroded"
-        image, ids = read(survey.train[0])
+        listing = Potsdam(str(root), modality).listing()
+        assert [tile.id for tile in listing.train] == ["2_10", "4_12"]
+        assert [tile.id for tile in listing.test] == ["2_13"]
+        assert listing.facts["labels_train"] == "eroded"
+        image, ids = read(listing.train[0])
         assert np.array_equal(image, pixels[order])
         assert np.array_equal(ids, np.where(layouts.eroded(wanted) >= 5, 255, wanted))
     built = Potsdam(str(root), "irrg", irrg_from="rgbir", labels_train="full", clutter="class")
-    survey = built.survey()
-    image, ids = read(survey.train[0])
+    listing = built.listing()
+    image, ids = read(listing.train[0])
     assert np.array_equal(image, pixels[[3, 0, 1]])
     assert np.array_equal(ids, wanted)
     assert (len(built.class_names), built.unscored) == (6, ("clutter",))
-    assert (survey.facts["labels_train"], survey.facts["labels_eval"]) == ("full", "eroded")
-    assert len(survey.facts["absent_train"]) == 22
+    assert (listing.facts["labels_train"], listing.facts["labels_eval"]) == ("full", "eroded")
+    assert len(listing.facts["absent_train"]) == 22
 
 
 def test_layout_variants(root, tmp_path):
@@ -76,11 +76,11 @@ def test_layout_variants(root, tmp_path):
         "top_potsdam_2_10_RGB.tif.aux.xml",
     ):
         first.with_name(name).write_text("junk")
-    survey = Potsdam(str(root), labels_train="full").survey()
-    assert [tile.id for tile in survey.train] == ["2_10", "4_12"]
+    listing = Potsdam(str(root), labels_train="full").listing()
+    assert [tile.id for tile in listing.train] == ["2_10", "4_12"]
     link = tmp_path / "link"
     link.symlink_to(root)
-    assert [tile.id for tile in Potsdam(str(link)).survey().test] == ["2_13"]
+    assert [tile.id for tile in Potsdam(str(link)).listing().test] == ["2_13"]
 
 
 def test_the_blended_label(root):
@@ -91,11 +91,13 @@ def test_the_blended_label(root):
     with pytest.raises(
         DataError, match=r"top_potsdam_4_12_label\.tif: \d+ of 9216 .*5_Labels_for_participants.*skip_tiles: \['4_12'\]"
     ):
-        read(Potsdam(str(root), labels_train="full").survey().train[1])
-    assert [tile.id for tile in Potsdam(str(root), labels_train="full", skip_tiles=["4_12"]).survey().train] == ["2_10"]
+        read(Potsdam(str(root), labels_train="full").listing().train[1])
+    assert [tile.id for tile in Potsdam(str(root), labels_train="full", skip_tiles=["4_12"]).listing().train] == [
+        "2_10"
+    ]
     (root / "5_Labels_for_participants").mkdir()
     (root / "5_Labels_for_participants" / broken.name).write_bytes(good)
-    tile = Potsdam(str(root), labels_train="full").survey().train[1]
+    tile = Potsdam(str(root), labels_train="full").listing().train[1]
     assert "5_Labels_for_participants" in str(tile.files[1])
     assert len(np.unique(read(tile)[1])) > 3
 
@@ -111,12 +113,12 @@ def write(path, pixels):
 
 def test_stray_colours_within_tolerance_are_decoded_and_others_counted(root):
     path = label_of(root, eroded=True)
-    pixels, clean = read_whole(path), read(Potsdam(str(root)).survey().train[0])[1]
+    pixels, clean = read_whole(path), read(Potsdam(str(root)).listing().train[0])[1]
     car = (pixels == np.asarray([255, 255, 0])[:, None, None]).all(axis=0)
     pixels[:, car] = np.asarray([252, 255, 0])[:, None]
     pixels[:, 1, :9] = 77  # 9 pixels of 9216
     write(path, pixels)
-    tile = Potsdam(str(root)).survey().train[0]
+    tile = Potsdam(str(root)).listing().train[0]
     with tile.open() as opened:
         opened.image.rows(0, 96)
         ids = opened.ids.rows(0, 96)[0]
@@ -127,21 +129,21 @@ def test_stray_colours_within_tolerance_are_decoded_and_others_counted(root):
     pixels[:, 2, :90] = 77
     write(path, pixels)
     with pytest.raises(DataError, match=re.escape(f"{path}: 99 of 9216 pixels")):
-        read(Potsdam(str(root)).survey().train[0])
+        read(Potsdam(str(root)).listing().train[0])
 
 
 def test_the_order_of_irrg_channels_is_compared(root):
-    assert Potsdam(str(root), "irrg").survey().facts["irrg_order"] == "IR, R, G"
+    assert Potsdam(str(root), "irrg").listing().facts["irrg_order"] == "IR, R, G"
     path = root / "3_Ortho_IRRG/top_potsdam_2_10_IRRG.tif"
     write(path, read_whole(root / "4_Ortho_RGBIR/top_potsdam_2_10_RGBIR.tif")[[3, 1, 2]])
     with pytest.raises(DataError, match=r"2_10_IRRG\.tif: its channels are IR, G, B .* irrg_from: rgbir"):
-        Potsdam(str(root), "irrg").survey()
-    assert Potsdam(str(root), "irrg", irrg_order="accept").survey().facts["irrg_order"] == "IR, G, B"
-    image, _ = read(Potsdam(str(root), "irrg", irrg_from="rgbir").survey().train[0])
+        Potsdam(str(root), "irrg").listing()
+    assert Potsdam(str(root), "irrg", irrg_order="accept").listing().facts["irrg_order"] == "IR, G, B"
+    image, _ = read(Potsdam(str(root), "irrg", irrg_from="rgbir").listing().train[0])
     assert np.array_equal(image[1], read_whole(root / "2_Ortho_RGB/top_potsdam_2_10_RGB.tif")[0])
     shutil.rmtree(root / "2_Ortho_RGB")
     shutil.rmtree(root / "4_Ortho_RGBIR")
-    assert Potsdam(str(root), "irrg").survey().facts["irrg_order"].startswith("not checked")
+    assert Potsdam(str(root), "irrg").listing().facts["irrg_order"].startswith("not checked")
 
 
 def test_alpha_is_dropped_with_one_warning(root):
@@ -149,9 +151,9 @@ def test_alpha_is_dropped_with_one_warning(root):
         write(path, np.concatenate([read_whole(path), np.full((1, 96, 96), 255, np.uint8)]))
     isprs._warned.clear()
     with pytest.warns(UserWarning, match=r"2_10_RGB\.tif: has 4 bands; the first 3 are used") as caught:
-        survey = Potsdam(str(root)).survey()
+        listing = Potsdam(str(root)).listing()
     assert len(caught) == 1
-    image, ids = read(survey.train[0])
+    image, ids = read(listing.train[0])
     assert image.shape == (3, 96, 96)
     assert len(np.unique(ids)) > 3
 
@@ -198,7 +200,7 @@ def damage(root, what):
 def test_faults_are_named(root, what, message):
     damage(root, what)
     with pytest.raises(DataError, match=message):
-        read(Potsdam(str(root), labels_train="eroded").survey().train[0])
+        read(Potsdam(str(root), labels_train="eroded").listing().train[0])
 
 
 def test_wrong_roots(root, tmp_path):
@@ -207,17 +209,17 @@ def test_wrong_roots(root, tmp_path):
         (root / "5_Labels_all", r"expected 2_Ortho_RGB/.*\(set root to the folder above"),
     ):
         with pytest.raises(DataError, match=message):
-            Potsdam(str(folder)).survey()
+            Potsdam(str(folder)).listing()
     (tmp_path / "zipped").mkdir()
     (tmp_path / "zipped" / "2_Ortho_RGB.zip").write_bytes(b"PK")
     with pytest.raises(DataError, match=r"2_Ortho_RGB\.zip: is still zipped"):
-        Potsdam(str(tmp_path / "zipped")).survey()
+        Potsdam(str(tmp_path / "zipped")).listing()
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty: the folder is empty"):
-        Potsdam(str(tmp_path / "empty")).survey()
+        Potsdam(str(tmp_path / "empty")).listing()
     shutil.rmtree(root / "3_Ortho_IRRG")
     with pytest.raises(DataError, match="holds no IRRG tiles, but RGB, RGBIR; set modality or irrg_from"):
-        Potsdam(str(root), "irrg").survey()
+        Potsdam(str(root), "irrg").listing()
 
 
 @pytest.mark.parametrize(
@@ -247,28 +249,28 @@ def test_a_converted_tree_is_put_together(tmp_path, layouts):
             part = (slice(row, row + 40), slice(column, column + 40))
             Image.fromarray(pixels[:, *part].transpose(1, 2, 0)).save(tmp_path / "img_dir/train" / name)
             Image.fromarray(values[part]).save(tmp_path / "ann_dir/train" / name)
-    survey = Potsdam(str(tmp_path), "irrg").survey()
-    assert survey.facts["variant"] == "converted by MMSegmentation"
-    assert [(tile.id, tile.size) for tile in survey.train] == [("2_10", (96, 70))]
-    image, ids = read(survey.train[0])
+    listing = Potsdam(str(tmp_path), "irrg").listing()
+    assert listing.facts["variant"] == "converted by MMSegmentation"
+    assert [(tile.id, tile.size) for tile in listing.train] == [("2_10", (96, 70))]
+    image, ids = read(listing.train[0])
     assert np.array_equal(image, pixels)
     assert np.array_equal(ids, np.where((values == 0) | (values == 6), 255, values - np.uint8(1)))
     (tmp_path / "ann_dir/train/2_10_30_56_70_96.png").unlink()
     with pytest.raises(DataError, match=r"img_dir/train/2_10_30_56_70_96\.png: has no counterpart in ann_dir"):
-        Potsdam(str(tmp_path)).survey()
+        Potsdam(str(tmp_path)).listing()
     (tmp_path / "img_dir/train/2_10_30_56_70_96.png").unlink()
     with pytest.raises(DataError, match="tile 2_10: no piece covers row 80, column 40"):
-        read(Potsdam(str(tmp_path)).survey().train[0])
+        read(Potsdam(str(tmp_path)).listing().train[0])
 
 
 def test_the_real_crop(data_root):
-    image, ids = read(Potsdam(str(data_root / "potsdam")).survey().train[0])
+    image, ids = read(Potsdam(str(data_root / "potsdam")).listing().train[0])
     shares = np.bincount(ids.ravel(), minlength=256)[[0, 1, 2, 3, 4, 255]] / ids.size
     assert image.shape == (3, 416, 512)
     assert image.mean(axis=(1, 2)) == pytest.approx([74.03, 75.09, 68.75], abs=0.01)
     assert shares == pytest.approx([0.378, 0.210, 0.140, 0.144, 0.032, 0.096], abs=0.001)
     first, last = (
-        Potsdam(str(data_root / "potsdam"), split="by_position").survey().__dict__[name][0]
+        Potsdam(str(data_root / "potsdam"), split="by_position").listing().__dict__[name][0]
         for name in ("train", "test")
     )
     assert (first.size, last.size) == ((416, 384), (416, 128))

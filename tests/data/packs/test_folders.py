@@ -14,15 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from fedrs_lightning.data.archives.isprs.vaihingen import Vaihingen
-from fedrs_lightning.data.packs import folders as building
-from fedrs_lightning.data.packs import samples as packing
-from fedrs_lightning.data.packs import shards
-from fedrs_lightning.data.packs.crop_packs import CropSpec, pack_crops
-from fedrs_lightning.data.packs.folders import packing as orders
-from fedrs_lightning.data.packs.samples import PackedSource, pack, pack_folder
+from fedrs_lightning.data.packs import images, shards
+from fedrs_lightning.data.packs.folders import packing
+from fedrs_lightning.data.packs.pack import Pack
+from fedrs_lightning.data.packs.tiles import CropPack
 from fedrs_lightning.errors import DataError
 
 from .number_files import decode, make_spec
@@ -33,17 +30,17 @@ COUNT, SHARD = 150, 20  # samples
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
-    monkeypatch.setattr(packing, "SHARD", SHARD * 44)
-    monkeypatch.setattr(packing, "CHUNK", 7)
+    monkeypatch.setattr(images, "SHARD", SHARD * 44)
+    monkeypatch.setattr(images, "CHUNK", 7)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The files of a pack that nothing disturbed, by name, and its source folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "SHARD", SHARD * 44)
+        patch.setattr(images, "SHARD", SHARD * 44)
         folder = tmp_path_factory.mktemp("whole")
-        made = pack(make_spec(folder / "source"), folder / "cache")
+        made = make_spec(folder / "source").pack(folder / "cache")
         assert len(shards.read_json(made / "index.json")["shards"]) == 8
         return contents(made), folder / "source"
 
@@ -51,6 +48,11 @@ def whole(tmp_path_factory):
 def contents(folder):
     assert all(path.is_file() for path in folder.iterdir())
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def packed(spec, cache, threads):
+    with packing(threads=threads):
+        spec.pack(cache)
 
 
 def in_child(work, *arguments):
@@ -84,24 +86,24 @@ def killed_at(call, spec, cache):
         (shutil, "rmtree"),
     ):
         setattr(owner, name, counted(getattr(owner, name)))
-    pack(spec, cache, threads=1)
+    packed(spec, cache, 1)
     os._exit(calls)
 
 
 def test_killed_at_any_moment_and_run_again_gives_the_same_bytes(whole, tmp_path):
-    """Ten random places, and each of the last twelve, where index, marks and names change."""
+    """Five random places, and each of the last twelve, where index, marks and names change."""
     expected, source = whole
     spec = make_spec(source)
     calls = in_child(killed_at, 0, spec, tmp_path / "dry")
-    places = [*random.Random(5).sample(range(1, calls - 12), 10), *range(calls - 11, calls + 1)]
+    places = [*random.Random(5).sample(range(1, calls - 12), 5), *range(calls - 11, calls + 1)]
     assert calls > 80
     for place in places:
         cache = tmp_path / str(place)
         assert in_child(killed_at, place, spec, cache) == -signal.SIGKILL
-        assert contents(pack(spec, cache)) == expected
-        left = {path.name for path in cache.iterdir()} - {pack_folder(spec, cache).name}
+        assert contents(spec.pack(cache)) == expected
+        left = {path.name for path in cache.iterdir()} - {spec.folder(cache).name}
         assert left <= {
-            f".building-{pack_folder(spec, cache).name}.lock"
+            f".building-{spec.folder(cache).name}.lock"
         }  # killed between the rename and the removal of the lock
 
 
@@ -115,14 +117,14 @@ def test_killed_at_ten_random_times_in_a_row(whole, tmp_path):
 
     spec, kills = make_spec(source, decode=slow), 0
     for _ in range(10):
-        child = FORK.Process(target=pack, args=(spec, tmp_path / "cache", 2))
+        child = FORK.Process(target=packed, args=(spec, tmp_path / "cache", 2))
         child.start()
         child.join(clock.uniform(0.01, 0.12))
         child.kill()
         child.join()
         kills += child.exitcode == -signal.SIGKILL
     assert kills == 10
-    assert contents(pack(make_spec(source), tmp_path / "cache")) == expected
+    assert contents(make_spec(source).pack(tmp_path / "cache")) == expected
 
 
 def test_what_is_finished_is_kept_and_what_is_damaged_is_made_again(whole, tmp_path):
@@ -133,9 +135,9 @@ def test_what_is_finished_is_kept_and_what_is_damaged_is_made_again(whole, tmp_p
             os.kill(os.getpid(), signal.SIGKILL)
         return decode(path)
 
-    assert in_child(pack, make_spec(source, decode=dying), tmp_path, 1) == -signal.SIGKILL
+    assert in_child(packed, make_spec(source, decode=dying), tmp_path, 1) == -signal.SIGKILL
     (left,) = [path for path in tmp_path.iterdir() if path.is_dir()]
-    assert left.name == f".building-{pack_folder(make_spec(source), tmp_path).name}"
+    assert left.name == f".building-{make_spec(source).folder(tmp_path).name}"
     assert len(list((left / "shards").iterdir())) == 5
     with (left / "image.npy").open("r+b") as file:  # a byte of shard 1
         file.seek(-36 * (COUNT - 30), os.SEEK_END)
@@ -147,8 +149,8 @@ def test_what_is_finished_is_kept_and_what_is_damaged_is_made_again(whole, tmp_p
         seen.append(int(path.stem))
         return decode(path)
 
-    with orders() as made:
-        assert contents(pack(make_spec(source, decode=watched), tmp_path)) == expected
+    with packing() as made:
+        assert contents(make_spec(source, decode=watched).pack(tmp_path)) == expected
     assert sorted(seen) == [*range(20, 40), *range(60, 80), *range(100, 150)]
     assert (made.packs[0].made, made.packs[0].samples) == (90, 150)
 
@@ -156,10 +158,10 @@ def test_what_is_finished_is_kept_and_what_is_damaged_is_made_again(whole, tmp_p
 def test_crops_go_on_with_the_tiles_that_are_missing(tmp_path, layouts):
     layouts.vaihingen(tmp_path / "V", ("1", "11", "2"), ((61, 83), (20, 37), (45, 52)))
     dataset = Vaihingen(str(tmp_path / "V"), gsd="native", labels_train="full")
-    survey = dataset.survey()
-    tiles = [*survey.train, *survey.test]
-    spec = CropSpec("v", tiles, survey.folder, "train", 32, 0, 3, "uint8", 5, dataset.settings())
-    expected, opened = contents(pack_crops(spec, tmp_path / "whole")), []
+    listing = dataset.listing()
+    tiles = [*listing.train, *listing.test]
+    spec = CropPack("v", tiles, listing.folder, "train", 32, 0, 3, "uint8", 5, dataset.settings())
+    expected, opened = contents(spec.pack(tmp_path / "whole")), []
 
     def watched(tile, last):
         def open_tile():
@@ -171,14 +173,12 @@ def test_crops_go_on_with_the_tiles_that_are_missing(tmp_path, layouts):
         return replace(tile, open=open_tile)
 
     def work():
-        with orders(threads=1):
-            pack_crops(replace(spec, tiles=[watched(tile, "2") for tile in tiles]), tmp_path / "cache")
+        with packing(threads=1):
+            replace(spec, tiles=[watched(tile, "2") for tile in tiles]).pack(tmp_path / "cache")
 
     assert in_child(work) == -signal.SIGKILL
-    assert (
-        contents(pack_crops(replace(spec, tiles=[watched(tile, None) for tile in tiles]), tmp_path / "cache"))
-        == expected
-    )
+    again = replace(spec, tiles=[watched(tile, None) for tile in tiles])
+    assert contents(again.pack(tmp_path / "cache")) == expected
     assert opened == ["2"]
 
 
@@ -205,9 +205,9 @@ def test_of_three_processes_one_packs_and_the_others_wait(whole, tmp_path, capfd
         return decode(path)
 
     spec = make_spec(source, decode=slow)
-    assert together(lambda: pack(spec, tmp_path / "cache")) == [0, 0, 0]
+    assert together(lambda: spec.pack(tmp_path / "cache")) == [0, 0, 0]
     assert len(log.read_text().splitlines()) == COUNT
-    assert contents(pack_folder(spec, tmp_path / "cache")) == expected
+    assert contents(spec.folder(tmp_path / "cache")) == expected
     assert len(list((tmp_path / "cache").iterdir())) == 1
     assert "numbers is being packed by another process; waiting for it" in capfd.readouterr().err
 
@@ -227,8 +227,8 @@ def test_without_locks_each_process_packs_for_itself(whole, tmp_path, monkeypatc
 
     monkeypatch.setattr(fcntl, "flock", none)
     spec = make_spec(source, decode=slow)
-    assert together(lambda: pack(spec, tmp_path / "cache")) == [0, 0, 0]
-    assert contents(pack_folder(spec, tmp_path / "cache")) == expected
+    assert together(lambda: spec.pack(tmp_path / "cache")) == [0, 0, 0]
+    assert contents(spec.folder(tmp_path / "cache")) == expected
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
@@ -243,7 +243,7 @@ def test_remains_of_other_packs_go_when_they_are_old(whole, tmp_path):
             os.utime(path, (stamp, stamp))
     with (tmp_path / ".building-busy.lock").open() as busy:
         fcntl.flock(busy, fcntl.LOCK_EX)
-        made = pack(make_spec(source), tmp_path)
+        made = make_spec(source).pack(tmp_path)
     kept = {".building-young", ".building-young.lock", ".building-busy", ".building-busy.lock"}
     assert {path.name for path in tmp_path.iterdir()} == {made.name} | kept
 
@@ -258,7 +258,7 @@ def limited(size):
 def refused(pipe, spec, cache, prepare):
     prepare()
     try:
-        pack(spec, cache, threads=1)
+        packed(spec, cache, 1)
     except DataError as error:
         pipe.send(str(error))
 
@@ -295,7 +295,7 @@ def test_a_file_system_that_reserves_nothing_is_asked_what_is_free(whole, tmp_pa
     with pytest.raises(
         DataError, match=r"No space left on device.*needs 6\.6 kB and 0\.5 kB are free; free space, or set cache_dir"
     ):
-        pack(make_spec(source), tmp_path / "cache")
+        make_spec(source).pack(tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -312,9 +312,9 @@ def test_a_disk_that_fills_up_later_leaves_whole_shards_only(whole, tmp_path):
     assert message.endswith("what is finished is kept for the next run")
     (left,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     assert [path.name for path in sorted((left / "shards").iterdir())] == ["000000.npz", "000001.npz", "000002.npz"]
-    assert not pack_folder(spec, tmp_path).exists()
-    with orders() as made:
-        assert contents(pack(spec, tmp_path)) == expected
+    assert not spec.folder(tmp_path).exists()
+    with packing() as made:
+        assert contents(spec.pack(tmp_path)) == expected
     assert made.packs[0].made == COUNT - 60
 
 
@@ -326,7 +326,7 @@ def test_other_refusals_of_the_disk_are_named(whole, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "pwrite", broken)
     with pytest.raises(DataError, match=r"(image|part)\.npy: cannot write the pack \(Input/output error\)"):
-        pack(make_spec(source), tmp_path)
+        make_spec(source).pack(tmp_path)
 
 
 # Looking again --------------------------------------------------------------------------------------------------------
@@ -345,12 +345,12 @@ def test_other_refusals_of_the_disk_are_named(whole, tmp_path, monkeypatch):
 )
 def test_verification_names_what_is_damaged(whole, tmp_path, damage, message):
     _, source = whole
-    folder = pack(make_spec(source), tmp_path)
+    folder = make_spec(source).pack(tmp_path)
     assert shards.damages(folder) == []
     damage(folder)
     assert message in shards.damages(folder)[0]
-    with orders(verify=True) as made:
-        assert pack(make_spec(source), tmp_path) == folder
+    with packing(verify=True) as made:
+        assert make_spec(source).pack(tmp_path) == folder
     assert message in made.packs[0].damages[0]
 
 
@@ -364,19 +364,16 @@ def flip(path, place):
 
 def test_verification_makes_nothing(whole, tmp_path):
     _, source = whole
-    with orders(verify=True) as made:
-        pack(make_spec(source), tmp_path / "cache")
+    with packing(verify=True) as made:
+        make_spec(source).pack(tmp_path / "cache")
     assert made.packs[0].damages == ["is not packed yet, or the source changed"]
     assert not (tmp_path / "cache").exists()
 
 
 def test_the_digest_is_that_of_the_content(whole, tmp_path):
     _, source = whole
-    one = PackedSource(pack(make_spec(source), tmp_path), {"label": torch.zeros(COUNT)})
-    other = PackedSource(
-        pack(make_spec(source, settings={"kind": "named otherwise"}), tmp_path), {"label": torch.zeros(COUNT)}
-    )
+    one = Pack(make_spec(source).pack(tmp_path))
+    other = Pack(make_spec(source, settings={"kind": "named otherwise"}).pack(tmp_path))
     assert one.folder != other.folder
     assert one.digest == other.digest
-    assert np.array_equal(one.fields["image"], other.fields["image"])
-    assert building.cache_folder(tmp_path) == tmp_path
+    assert np.array_equal(one.mapped["image"].array, other.mapped["image"].array)

@@ -3,6 +3,7 @@ import os
 import shutil
 import sys
 from datetime import date
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import rasterio
 import torch
 
-from fedrs_lightning.data import BigEarthNet
+from fedrs_lightning.data import IID, BigEarthNet, ByAttribute, Dirichlet, Domain, FederatedDataset
 from fedrs_lightning.data.archives.bigearthnet.archive import MEAN, STD
 from fedrs_lightning.data.archives.bigearthnet.files import ALL_BANDS, BANDS, BANDS_10M, BANDS_20M, CLASSES, band_path
 from fedrs_lightning.errors import ConfigError, DataError
@@ -27,18 +28,30 @@ def v1pixels(data_root) -> Path:
     return data_root / "bigearthnet_v2_v1pixels"
 
 
+def dataset_of(root, **options):
+    """Options go to the archive or to the data set, whichever has them."""
+    names = signature(BigEarthNet).parameters
+    own = {name: options.pop(name) for name in list(options) if name in names}
+    return FederatedDataset(BigEarthNet(str(root), **own), **options)
+
+
 def opened(root, **options):
-    dataset = BigEarthNet(str(root), **options)
+    dataset = dataset_of(root, **options)
     dataset.prepare()
     return dataset.federation(0)
 
 
+def facts(federation):
+    return federation.manifest["archives"][0]["facts"]
+
+
 def archive(real: Path, out: Path, count: int) -> list[str]:
-    """An archive with both tables and copies of the first `count` clean patches, which may be damaged; gives their ids."""
+    """An archive with both tables and copies of `count` clean patches, those for training first, which may be damaged; gives their ids."""
     from pyarrow import parquet
 
     (out / "BigEarthNet-S2").mkdir(parents=True)
-    table = parquet.read_table(real / "metadata.parquet").slice(0, count)
+    table = parquet.read_table(real / "metadata.parquet")
+    table = table.take(np.argsort(np.asarray(table["split"]) != "train", kind="stable")).slice(0, count)
     parquet.write_table(table, out / "metadata.parquet")
     shutil.copy(real / "metadata_for_patches_with_snow_cloud_or_shadow.parquet", out)
     ids = table["patch_id"].to_pylist()
@@ -70,8 +83,10 @@ def test_real_summer_is_austria(v2):
     manifest = json.loads(json.dumps(federation.manifest))
     assert manifest == federation.manifest
     assert manifest["clients"][0]["train"]["class_counts"] == batch["label"][client.train].sum(0).int().tolist()
-    assert (manifest["flagged"], manifest["synthetic"], manifest["left_out"]["num_samples"]) == (False, None, 0)
-    assert BigEarthNet(str(v2)).acquired(name) == date(2017, 6, 13)
+    about = facts(federation)
+    assert (about["flagged"], about["synthetic"], about["left_out"]["num_samples"]) == (False, None, 0)
+    assert manifest["archives"][0]["split"] == {"rule": "published", "left_out": 0}
+    assert dataset_of(v2).acquired(name) == date(2017, 6, 13)
 
 
 def labels_of(root: Path, patch_id: str) -> set[str]:
@@ -92,19 +107,20 @@ def test_flagged_patches_on_request(v2, tmp_path):
 
 
 def test_several_countries(v1pixels):
-    federation = opened(v1pixels)
-    assert [client.name for client in federation.clients] == ["Finland", "Ireland", "Austria", "Switzerland"]
-    assert (len(federation.source), len(federation.test), len(federation.validation)) == (7, 2, 1)
-    every = opened(v1pixels, season="all")
-    assert [client.name for client in every.clients] == [
-        "Finland", "Ireland", "Serbia", "Austria", "Lithuania", "Portugal", "Switzerland"
-    ]  # fmt: skip
-    assert len(every.source) == 28
+    summer, every = (BigEarthNet(str(v1pixels), season=season).listing() for season in ("summer", "all"))
+    assert summer.client_order == ("Finland", "Ireland", "Austria", "Switzerland")
+    assert [int((summer.splits == name).sum()) for name in ("train", "validation", "test")] == [4, 1, 2]
+    assert every.client_order == ("Finland", "Ireland", "Serbia", "Austria", "Lithuania", "Portugal", "Switzerland")
+    assert len(every.ids) == 28
+    assert every.attributes["month"].tolist() == [int(name[15:17]) for name in every.ids]
+    assert every.attributes["tile"].tolist() == [name.split("_")[5] for name in every.ids]
+    six = opened(v1pixels, season="all", countries=list(every.client_order[:6]))
+    assert [client.name for client in six.clients] == list(every.client_order[:6])
+    assert (len(six.source), len(six.test), len(six.validation)) == (27, 8, 7)
+    with pytest.raises(DataError, match=r"client 6 \(Switzerland\) has 0 training samples, .*leave it out"):
+        opened(v1pixels, season="all")
     two = opened(v1pixels, season="all", countries=["Austria", "Finland"])
     assert [(client.id, client.name) for client in two.clients] == [(0, "Austria"), (1, "Finland")]
-    group = two.source.extras["group"].numpy()
-    for client in two.clients:
-        assert (group[client.train] == client.id).all()
     for name, options in {"Belgium": {}, "Finland": {"season": [1]}}.items():
         with pytest.raises(DataError, match=f"country {name} has no patches left|no patches left"):
             opened(v1pixels, countries=[name], **options)
@@ -133,8 +149,9 @@ def test_pack_files_and_lmdb_hold_the_same_bits(v2, tmp_path):
         assert other.sample_ids == federation.sample_ids
         found = other.source.gather(order)
         assert all((found[name].numpy() == wanted[name].numpy()).all() for name in wanted)
-    assert others[1].manifest["variant"] == "LMDB of safetensors (rico-hdl)"
-    assert others[1].manifest["images_sha256"] == federation.manifest["images_sha256"]
+    assert facts(others[1])["variant"] == "LMDB of safetensors (rico-hdl)"
+    hashes = [made.manifest["archives"][0]["samples_sha256"] for made in (federation, *others)]
+    assert hashes[0] == hashes[2] != hashes[1] == [None]
 
 
 def test_faulty_lmdb(v2, tmp_path, monkeypatch):
@@ -181,7 +198,7 @@ def test_rows_without_a_patch(v2, tmp_path):
         opened(root)
     federation = opened(root, missing="leave_out")
     assert sorted(federation.sample_ids) == sorted(set(ids) - {ids[3]})
-    assert federation.manifest["left_out"]["ids"] == [ids[3]]
+    assert facts(federation)["left_out"]["ids"] == [ids[3]]
     shutil.rmtree(gone.parent)
     gone.parent.mkdir()
     with pytest.raises(DataError, match="16 of 16 patches of the table are not on disk"):
@@ -235,7 +252,7 @@ def test_fingerprints_notice_changes(v2, tmp_path):
 
     def look() -> list[str]:
         return [
-            opened(tmp_path / "a", fingerprint=kind, storage="files").manifest["source_sha256"]
+            opened(tmp_path / "a", fingerprint=kind, storage="files").manifest["archives"][0]["source_sha256"]
             for kind in ("files", "folders")
         ]
 
@@ -264,13 +281,11 @@ def test_statistics_against_plain_float64(bands, v1pixels):
     ]
     pooled = [np.concatenate([own[place].ravel() for own in pixels]) for place in range(len(bands))]
     about = federation.manifest["normalisation"]
-    np.testing.assert_allclose(about["mean"], [values.mean() for values in pooled], rtol=1e-12)
-    np.testing.assert_allclose(about["std"], [values.std() for values in pooled], rtol=1e-9)
-    assert (
-        federation.setup_bytes
-        == {"up": 3 * 8 * (1 + 2 * len(bands)), "down": 3 * 16 * len(bands)}
-        == about["setup_bytes"]
-    )
+    (found,) = about["of"].values()
+    np.testing.assert_allclose(found["mean"], [values.mean() for values in pooled], rtol=1e-12)
+    np.testing.assert_allclose(found["std"], [values.std() for values in pooled], rtol=1e-9)
+    sent = {"up": 3 * 8 * (1 + 2 * len(bands)), "down": 3 * 16 * len(bands)}
+    assert federation.setup_bytes == about["setup_bytes"] == sent
     own = opened(v1pixels, normalise="per_client", **options)
     assert own.setup_bytes == {"up": 0, "down": 0}
     image = own.transform(own.source.gather(own.clients[2].test))["image"]
@@ -281,37 +296,38 @@ def test_statistics_against_plain_float64(bands, v1pixels):
             )
             mean, std = pixels[2][channel].mean(), pixels[2][channel].std()
             np.testing.assert_allclose(image[:, channel].numpy(), (values - mean) / std, rtol=1e-4, atol=1e-4)
-    stated = own.manifest["normalisation"]["clients"]
-    assert list(stated) == options["countries"]
-    np.testing.assert_allclose(stated["Finland"]["mean"], [values.mean() for values in pixels[2]], rtol=1e-12)
+    stated = own.manifest["normalisation"]["of"]
+    assert list(stated) == [f"client {name}" for name in options["countries"]]
+    np.testing.assert_allclose(stated["client Finland"]["mean"], [values.mean() for values in pixels[2]], rtol=1e-12)
 
 
 def test_published_statistics_follow_the_bands(v2):
     federation = opened(v2, bands=["B12", "B02"], resize="rsim", image_size=64)
-    about = federation.manifest
-    assert about["normalisation"]["mean"] == [MEAN[9], MEAN[0]]
-    assert about["normalisation"]["std"] == [STD[9], STD[0]]
-    assert about["resize"]["20 m bands"] == "bicubic on float32, align_corners=True"
+    given = federation.manifest["normalisation"]["of"]["BigEarthNet"]
+    assert given == {"mean": [MEAN[9], MEAN[0]], "std": [STD[9], STD[0]]}
+    assert facts(federation)["resize"] == "20 m bands bicubic on float32, align_corners=True"
+    assert federation.manifest["image_size"] == 64
     assert federation.transform(federation.source.gather(np.arange(2)))["image"].shape == (2, 2, 64, 64)
 
 
 def test_options_are_checked():
     for options, text in (
         ({"season": "winter"}, "season must be summer, all, or a list"),
-        ({"countries": ["Spain"]}, "countries must be one of Finland, .*got 'Spain'"),
+        ({"countries": ["Spain"]}, "countries must be Finland, .*got 'Spain'"),
         ({"countries": []}, "countries must name at least one"),
-        ({"bands": ["B01"]}, "bands must be one of B02"),
+        ({"bands": ["B01"]}, "bands must be B02"),
         ({"bands": ["B02", "B02"]}, "each once"),
-        ({"resize": "nearest"}, "resize must be one of torch, rsim"),
-        ({"normalise": "train"}, "normalise must be one of published"),
-        ({"missing": "skip"}, "missing must be one of"),
-        ({"storage": "ram"}, "storage must be one of"),
-        ({"fingerprint": "none"}, "fingerprint must be one of"),
-        ({"protocols": ["global"]}, "protocols must name personal_own"),
+        ({"resize": "nearest"}, "resize must be torch or rsim"),
+        ({"normalise": "train"}, "normalise must be published"),
+        ({"missing": "skip"}, "missing must be error or leave_out"),
+        ({"storage": "ram"}, "storage must be pack or files"),
+        ({"fingerprint": "none"}, "fingerprint must be files or folders"),
+        ({"protocols": ["mean"]}, "protocols must be global, personal_common"),
+        ({"crop_size": 64}, "crop_size is for archives of tiles"),
         ({"image_size": 0}, "image_size must be at least 1"),
     ):
         with pytest.raises(ConfigError, match=text):
-            BigEarthNet("anywhere", **options)
+            dataset_of("anywhere", **options)
 
 
 def test_synthetic_marker_is_recorded(v2, tmp_path):
@@ -319,6 +335,71 @@ def test_synthetic_marker_is_recorded(v2, tmp_path):
     marker = tmp_path / "a" / "SYNTHETIC.json"
     marker.write_text('{"seed": 3}')
     assert opened(tmp_path / "a").manifest["synthetic"] == read_json(marker)
+
+
+def test_results_are_of_test_data_of_ones_own(v2):
+    assert opened(v2).headline == "personal_own"
+    with pytest.raises(ConfigError, match="protocols must name personal_own, which results report"):
+        dataset_of(v2, protocols=["global"]).prepare()
+
+
+def test_a_partition_of_ones_own_replaces_the_countries(v1pixels):
+    """Published splits stay, and the test set is common: nobody owns a patch any more."""
+    six = ["Finland", "Ireland", "Serbia", "Austria", "Lithuania", "Portugal"]
+    countries = opened(v1pixels, season="all", countries=six)
+    train = np.concatenate([client.train for client in countries.clients])
+    months = opened(v1pixels, season="all", countries=six, partition=ByAttribute("month"))
+    for client in months.clients:
+        assert {int(months.sample_ids[index][15:17]) for index in client.train} == {int(client.name)}
+        assert client.test is None
+    assert np.array_equal(np.sort(np.concatenate([client.train for client in months.clients])), np.sort(train))
+    assert np.array_equal(months.test, countries.test)
+    assert months.headline is None
+    assert months.manifest["archives"][0]["partition"] == {"class": "ByAttribute", "attribute": "month"}
+    by_country = opened(v1pixels, season="all", countries=six, partition=ByAttribute("country"))
+    assert {client.name: client.train.tolist() for client in by_country.clients} == {
+        client.name: client.train.tolist() for client in countries.clients
+    }
+    assert [
+        len(client.train) for client in opened(v1pixels, season="all", countries=six, partition=IID(3)).clients
+    ] == [len(part) for part in np.array_split(train, 3)]
+    for options, message in (
+        ({"partition": Dirichlet(2, 0.3)}, "a partition by class is for one class an image"),
+        ({"partition": IID(2), "normalise": "per_client"}, "per_client needs an archive that says whose"),
+        ({"partition": ByAttribute("season")}, "no attribute 'season'; they have country, month, tile"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            opened(v1pixels, season="all", **options)
+
+
+def test_a_seeded_split_is_drawn_within_each_country(v1pixels):
+    drawn = opened(v1pixels, season="all", countries=["Austria", "Finland"], split="seeded", train_fraction=0.5)
+    assert drawn.manifest["archives"][0]["split"]["rule"] == "seeded, within each client"
+    sizes = [(len(client.train), len(client.test)) for client in drawn.clients]
+    both = opened(v1pixels, season="all", countries=["Austria", "Finland"])
+    owners = both.source.extras["label"].shape[0]
+    assert sum(map(sum, sizes)) == owners
+    assert all(abs(train - test) <= 1 for train, test in sizes)
+
+
+def test_seasons_as_domains(v1pixels):
+    """Two archives of one kind: labels, bands and statistics of both, clients by domain and country."""
+    countries = ["Ireland", "Austria"]
+    domains = [Domain(season, BigEarthNet(season=season, countries=countries)) for season in ("summer", "all")]
+    made = FederatedDataset(domains=domains, root=str(v1pixels), normalise="per_client")
+    made.prepare()
+    federation = made.federation(0)
+    names = ["summer Ireland", "summer Austria", "all Ireland", "all Austria"]
+    assert [client.name for client in federation.clients] == names
+    assert federation.source.gather(federation.test[:1])["label"].shape == (1, 19)
+    groups = federation.source.extras["group"].numpy()
+    assert all((groups[client.train] == client.id).all() for client in federation.clients)
+    assert federation.sample_ids[0].startswith("summer/S2")
+    mixed = [Domain("a", BigEarthNet(bands=["B02", "B11"])), Domain("b", BigEarthNet(bands=["B11", "B02"]))]
+    other = [Domain("a", BigEarthNet()), Domain("b", BigEarthNet(resize="rsim"))]
+    for unlike in (mixed, other):
+        with pytest.raises(ConfigError, match="same stored bands, chosen in the same order and resized alike"):
+            FederatedDataset(domains=unlike)
 
 
 def test_how_far_the_kernels_lie_apart_on_real_bands(v2):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fedrs_lightning.data.packs.crops import crop_index, owned, starts, stitch
 
-sides, sizes = st.integers(1, 70), st.integers(1, 24)
+sides, sizes = st.integers(1, 26), st.integers(1, 12)
 
 
 @given(side=st.integers(1, 700), size=st.integers(1, 90), data=st.data())

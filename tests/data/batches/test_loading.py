@@ -10,20 +10,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrs_lightning.data import ClientLoader, ClientSplit, Federation, plan_batches
+from fedrs_lightning.data import ClientLoader, ClientSplit, Domain, FederatedDataset, Federation, Potsdam, plan_batches
 from fedrs_lightning.data.batches.loading import Loading
 from fedrs_lightning.data.batches.prefetch import ahead
 from fedrs_lightning.data.packs import residence
-from fedrs_lightning.data.packs.crop_source import CropSource
-from fedrs_lightning.data.packs.file_source import FileSource
+from fedrs_lightning.data.packs.fields import Field
+from fedrs_lightning.data.packs.files import DecodedFiles
+from fedrs_lightning.data.packs.pack import Pack
 from fedrs_lightning.data.packs.residence import GIB
-from fedrs_lightning.data.packs.samples import PackedSource, pack
-from fedrs_lightning.data.transforms.images import ImageTransform, dihedral
+from fedrs_lightning.data.packs.source import PackedSource, Part
+from fedrs_lightning.data.transforms.dihedral import dihedral
+from fedrs_lightning.data.transforms.transform import Transform
 from fedrs_lightning.engine.strategy import FabricSettings
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.seeding import torch_stream
 
-from .number_files import make_spec
+from ..packs.number_files import make_spec
 
 
 class Numbers:
@@ -53,7 +55,7 @@ def federation(sizes=(13, 1, 30), test=7, augment=True):
         clients=clients,
         test=np.arange(total, total + test),
         validation=np.empty(0, np.int64),
-        transform=ImageTransform([0.0, 0.0], [1.0, 1.0], augment=augment),
+        transform=Transform([[0.0, 0.0]], [[1.0, 1.0]], augment=augment),
         manifest={},
         sample_ids=[f"tile{number}" for number in range(total + test)],
     )
@@ -194,19 +196,18 @@ def packed(tmp_path, cache):
     """Opens the same pack anew, with a federation of two clients and a test set."""
     spec = make_spec(tmp_path / "source")
 
-    def build(source=None):
-        extras = {"label": torch.arange(150) % 3}
+    def build(files=False):
+        samples = DecodedFiles(spec) if files else Pack(spec.pack(cache))
         return Federation(
-            source=source or PackedSource(pack(spec, cache), extras),
+            source=PackedSource([Part(samples)], {"label": torch.arange(150) % 3}),
             clients=(ClientSplit(0, "a", np.arange(50)), ClientSplit(1, "b", np.arange(50, 110))),
             test=np.arange(110, 150),
             validation=np.empty(0, np.int64),
-            transform=ImageTransform([0.0, 0.0], [1.0, 1.0]),
+            transform=Transform([[0.0, 0.0]], [[1.0, 1.0]], stored={"image": ("a", "b")}),
             manifest={},
             sample_ids=spec.ids,
         )
 
-    build.spec = spec
     return build
 
 
@@ -249,9 +250,7 @@ def test_batches_do_not_depend_on_where_and_when_they_are_loaded(packed, loading
 
 def test_files_are_loaded_ahead_too(packed):
     expected, _ = everything(packed())
-    found, loader = everything(
-        packed(FileSource(packed.spec, {"label": torch.arange(150) % 3})), Loading("ram", prefetch=2)
-    )
+    found, loader = everything(packed(files=True), Loading("ram", prefetch=2))
     assert_same(expected, found)
     assert loader.note == "fabric.residence=ram: the samples come from no pack, so they stay where they are"
 
@@ -295,7 +294,7 @@ def test_mapped_pages_stay_within_the_budget(tmp_path):
         shelf.release()
         most[allowed] = 0
         for part in torch.randperm(rows, generator=torch.Generator().manual_seed(0)).split(50):
-            out = shelf.empty(array, 50, False)
+            out = shelf.empty(Field((row,), "uint8"), 50, False)
             shelf.select(array, part, out)
             assert torch.equal(out[:, -1], (part % 251).to(torch.uint8))
             most[allowed] = max(most[allowed], mapped_file_pages() - before)
@@ -306,15 +305,13 @@ def test_mapped_pages_stay_within_the_budget(tmp_path):
 
 
 def test_crops_of_several_packs_move_together(tmp_path, layouts, cache):
-    from fedrs_lightning.data import Domain, Domains, Potsdam
-
     layouts.potsdam(tmp_path, ("2_10", "2_11", "2_13"))
     rgb, irrg = (Potsdam(str(tmp_path), modality=name, labels_train="full") for name in ("rgb", "irrg"))
-    made = Domains([Domain("a", rgb, 1), Domain("b", irrg, 1)], crop_size=32, ground="shared")
+    made = FederatedDataset(domains=[Domain("a", rgb, 1), Domain("b", irrg, 1)], crop_size=32, ground="shared")
     made.prepare()
     mapped, moved = made.federation(0), made.federation(0)
     assert residence.settle(moved.source, "device", 1e9, torch.device("cpu")) is None
-    assert isinstance(moved.source, CropSource)
+    assert not any(array.mapped for array in moved.source.shelf.arrays)
     for indices in (np.asarray([0, len(mapped.source) - 1, 3]), mapped.test[:5]):
         one, other = mapped.source.gather(indices), moved.source.gather(indices)
         assert all(torch.equal(one[name], other[name]) for name in ("image", "mask", "domain"))

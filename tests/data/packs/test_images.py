@@ -8,16 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrs_lightning.data.packs.file_source import FileSource
+from fedrs_lightning.data.packs.fields import mean_std
+from fedrs_lightning.data.packs.files import DecodedFiles
 from fedrs_lightning.data.packs.folders import cache_folder
-from fedrs_lightning.data.packs.samples import PackedSource, pack, pack_folder
+from fedrs_lightning.data.packs.pack import Pack
+from fedrs_lightning.data.packs.source import PackedSource, Part
 from fedrs_lightning.errors import DataError
 
 from .number_files import decode, make_spec
 
 
-def open_pack(folder):
-    return PackedSource(folder, {"label": torch.arange(150) % 3, "group": torch.arange(150)})
+def source_of(samples):
+    return PackedSource([Part(samples)], {"label": torch.arange(150) % 3, "group": torch.arange(150)})
 
 
 def paths(spec, folder):
@@ -30,10 +32,13 @@ def names(cache):
 
 def test_a_pack_holds_what_the_files_hold(tmp_path, cache):
     spec = make_spec(tmp_path / "source")
-    source = open_pack(pack(spec, cache))
+    folder = spec.pack(cache)
+    packed = spec.open(cache)
+    source = source_of(packed)
+    assert packed.folder == folder
     wanted = np.stack([decode(path) for path in paths(spec, tmp_path / "source")])
-    assert np.array_equal(source.fields["image"], wanted)
-    assert np.array_equal(source.fields["part"], wanted[:, :, :2, :2] >> 8)
+    assert np.array_equal(packed.mapped["image"].array, wanted)
+    assert np.array_equal(packed.mapped["part"].array, wanted[:, :, :2, :2] >> 8)
     assert len(source) == 150
     assert source.sample_ids[7] == "a/7.bin"
     chosen = [9, 3, 3, 149]
@@ -45,17 +50,14 @@ def test_a_pack_holds_what_the_files_hold(tmp_path, cache):
     assert batch["group"].tolist() == chosen
     assert np.array_equal(source.gather(np.asarray([5]))["image"].numpy(), wanted[[5]])
     batch["image"].view(torch.int16).zero_()  # a batch is the caller's own
-    assert np.array_equal(source.fields["image"], wanted)
+    assert np.array_equal(packed.mapped["image"].array, wanted)
     with pytest.raises(ValueError, match="label has 3 entries for 150 samples"):
-        PackedSource(source.folder, {"label": torch.arange(3)})
+        PackedSource([Part(packed)], {"label": torch.arange(3)})
 
 
 def test_files_give_what_the_pack_gives(tmp_path, cache):
     spec = make_spec(tmp_path / "source")
-    packed, files = (
-        open_pack(pack(spec, cache)),
-        FileSource(spec, {"label": torch.arange(150) % 3, "group": torch.arange(150)}),
-    )
+    packed, files = source_of(Pack(spec.pack(cache))), source_of(DecodedFiles(spec))
     chosen = np.asarray([4, 149, 4, 0])
     one, other = packed.gather(chosen), files.gather(chosen)
     assert list(one) == list(other) == ["image", "part", "label", "group"]
@@ -63,8 +65,10 @@ def test_files_give_what_the_pack_gives(tmp_path, cache):
         assert values.dtype == other[name].dtype
         assert np.array_equal(values.numpy(), other[name].numpy())
     assert packed.sample_ids == files.sample_ids
-    assert all(np.array_equal(packed.moments[name], files.moments[name]) for name in ("image", "part"))
-    assert packed.mean_std(chosen, "part") == files.mean_std(chosen, "part")
+    for name in ("image", "part"):
+        one, other = (source.parts[0].pack for source in (packed, files))
+        assert np.array_equal(one.moments(name), other.moments(name))
+        assert packed.sums(chosen, name) == files.sums(chosen, name)
     (tmp_path / "source" / "4.bin").write_bytes(bytes(5))
     with pytest.raises(ValueError, match="buffer size must be a multiple"):  # what decode raises reaches the caller
         files.gather(chosen)
@@ -73,32 +77,34 @@ def test_files_give_what_the_pack_gives(tmp_path, cache):
 @settings(max_examples=20, deadline=None)
 @given(chosen=st.lists(st.integers(0, 149), min_size=1, max_size=60, unique=True))
 def test_statistics_are_exact_whatever_the_order(numbers, chosen):
-    mean, std = numbers.mean_std(np.asarray(chosen))
-    pixels = numbers.fields["image"][chosen].astype(np.float64)
+    mean, std = mean_std(*numbers.sums(np.asarray(chosen), "image"))
+    pixels = numbers.parts[0].pack.mapped["image"].array[chosen].astype(np.float64)
     assert mean == pytest.approx(pixels.mean(axis=(0, 2, 3)), rel=1e-12)
     assert std == pytest.approx(pixels.std(axis=(0, 2, 3)), rel=1e-9)
-    assert (mean, std) == numbers.mean_std(np.asarray(chosen)[::-1])
+    assert (mean, std) == mean_std(*numbers.sums(np.asarray(chosen)[::-1], "image"))
 
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("numbers")
-    return open_pack(pack(make_spec(folder / "source"), folder / "cache"))
+    return source_of(Pack(make_spec(folder / "source").pack(folder / "cache")))
 
 
 def test_packs_once_and_again_when_source_or_settings_change(tmp_path, cache):
     spec = make_spec(tmp_path / "source")
-    first = pack(spec, cache)
+    with pytest.raises(DataError, match=r"not packed yet.*call prepare\(\) first"):
+        spec.open(cache)
+    first = spec.pack(cache)
     stamp = (first / "image.npy").stat().st_mtime_ns
-    assert pack(spec, cache) == first
+    assert spec.pack(cache) == first
     assert (first / "image.npy").stat().st_mtime_ns == stamp
-    assert pack_folder(make_spec(tmp_path / "source", settings={"kind": "other"}), cache) != first
+    assert make_spec(tmp_path / "source", settings={"kind": "other"}).folder(cache) != first
     changed = tmp_path / "source" / "3.bin"
     changed.write_bytes(bytes(36))
     os.utime(changed, ns=(1, 1))
-    second = pack(spec, cache)
+    second = spec.pack(cache)
     assert second != first
-    assert not open_pack(second).fields["image"][3].any()
+    assert not Pack(second).mapped["image"].array[3].any()
     assert names(cache) == sorted([first.name, second.name])
 
 
@@ -113,9 +119,9 @@ def test_a_faulty_file_leaves_nothing_and_the_first_in_order_is_named(tmp_path, 
         return decode(path)
 
     with pytest.raises(DataError, match=r"/70\.bin: broken"):
-        pack(make_spec(tmp_path / "source", decode=failing), cache)
+        make_spec(tmp_path / "source", decode=failing).pack(cache)
     assert names(cache) == []
-    assert len(open_pack(pack(spec, cache))) == 150
+    assert len(Pack(spec.pack(cache))) == 150
 
 
 def test_a_source_that_changes_while_it_is_packed_is_refused(tmp_path, cache):
@@ -125,13 +131,13 @@ def test_a_source_that_changes_while_it_is_packed_is_refused(tmp_path, cache):
         return decode(path)
 
     with pytest.raises(DataError, match="changed while it was packed; run the command again"):
-        pack(make_spec(tmp_path / "source", decode=changing), cache)
+        make_spec(tmp_path / "source", decode=changing).pack(cache)
     assert names(cache) == []
 
 
 @pytest.mark.parametrize("damage", ["truncated", "index", "moments", "other shape"])
 def test_a_damaged_pack_is_named(tmp_path, cache, damage):
-    folder = pack(make_spec(tmp_path / "source"), cache)
+    folder = make_spec(tmp_path / "source").pack(cache)
     if damage == "truncated":
         os.truncate(folder / "image.npy", 1000)
     elif damage == "moments":
@@ -143,17 +149,17 @@ def test_a_damaged_pack_is_named(tmp_path, cache, damage):
         index["sample_ids"].pop()
         (folder / "index.json").write_text(json.dumps(index))
     with pytest.raises(DataError, match=f"{folder.name}.*delete this folder"):
-        open_pack(folder)
+        Pack(folder)
 
 
 def test_errors_name_the_place(tmp_path):
     spec = make_spec(tmp_path / "source")
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot write the pack.*cache_dir or FEDRS_CACHE"):
-        pack(spec, tmp_path / "file" / "cache")
+        spec.pack(tmp_path / "file" / "cache")
     (tmp_path / "source" / "5.bin").unlink()
     with pytest.raises(DataError, match=r"5\.bin: cannot be read"):
-        pack(spec, tmp_path / "cache")
+        spec.pack(tmp_path / "cache")
 
 
 def test_where_packs_are_kept(monkeypatch, tmp_path):

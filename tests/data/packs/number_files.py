@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedrs_lightning.data.packs.fields import Field
-from fedrs_lightning.data.packs.samples import PackSpec, fingerprint
+from fedrs_lightning.data.packs.images import ImagePack
+from fedrs_lightning.data.packs.pack import fingerprint
 
 
 def decode(path: Path) -> np.ndarray:
@@ -20,7 +21,7 @@ def make_spec(
     count: int = 150,
     settings: dict[str, Any] | None = None,
     decode: Callable[[Path], np.ndarray] = decode,
-) -> PackSpec:
+) -> ImagePack:
     """Samples of two arrays: what a file holds, and the upper left part of it as bytes."""
     folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
@@ -35,6 +36,6 @@ def make_spec(
         return {"image": values, "part": (values[:, :2, :2] >> 8).astype(np.uint8)}
 
     fields = {"image": Field((2, 3, 3), "uint16"), "part": Field((2, 2, 2), "uint8")}
-    return PackSpec(
+    return ImagePack(
         "numbers", list(files), fields, settings or {"kind": "raw"}, lambda: fingerprint(files.items()), arrays
     )

@@ -1,4 +1,5 @@
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -9,47 +10,53 @@ from jsonargparse import ArgumentParser
 from fedrs_lightning.data import (
     ClientLoader,
     Domain,
-    Domains,
     FederatedDataset,
-    FolderDomains,
-    FolderSegmentation,
     LoveDA,
+    OwnRasters,
     Potsdam,
+    Proportional,
     Vaihingen,
 )
+from fedrs_lightning.data.clients.domain import CropRule
 from fedrs_lightning.data.synth.aerial import AerialSample
 from fedrs_lightning.data.synth.aerial_files import write_sample
 from fedrs_lightning.errors import ConfigError, DataError
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "data"
+CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "data"
 TRAIN, TEST = ("2_10", "2_11", "2_12", "3_10"), ("2_13", "2_14")
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory, layouts):
     """Potsdam (4 + 2 tiles of 96), Vaihingen (3 + 1 areas) and LoveDA (2 images each of 64). Read only."""
-    import importlib.util
-
-    place = importlib.util.spec_from_file_location("layout_writers", Path(__file__).with_name("conftest.py"))
-    writers = importlib.util.module_from_spec(place)
-    place.loader.exec_module(writers)
     root = tmp_path_factory.mktemp("data")
-    writers.write_potsdam(root / "Potsdam", TRAIN + TEST)
-    writers.write_vaihingen(root / "Vaihingen", ("1", "3", "5", "2"), ((61, 83), (40, 57), (72, 52)))
-    writers.write_loveda(root / "LoveDA")
+    layouts.potsdam(root / "Potsdam", TRAIN + TEST)
+    layouts.vaihingen(root / "Vaihingen", ("1", "3", "5", "2"), ((61, 83), (40, 57), (72, 52)))
+    layouts.loveda(root / "LoveDA")
     return root
 
 
-def potsdam(clients=2, modality="rgb", **settings):
-    return Domain(f"potsdam_{modality}", Potsdam("Potsdam", modality), clients, **settings)
+@pytest.fixture(autouse=True)
+def packed_once(data, monkeypatch):
+    """One cache for all tests, since the same crops serve many of them."""
+    monkeypatch.setenv("FEDRS_CACHE", str(data / "cache"))
 
 
-def vaihingen(clients=2, modality="irrg", **settings):
-    return Domain(f"vaihingen_{modality}", Vaihingen("Vaihingen", modality), clients, **settings)
+def potsdam(clients: int | Proportional = 2, modality="rgb"):
+    return domain(f"potsdam_{modality}", Potsdam("Potsdam", modality), clients)
+
+
+def vaihingen(clients: int | Proportional = 2, modality="irrg"):
+    return domain(f"vaihingen_{modality}", Vaihingen("Vaihingen", modality), clients)
+
+
+def domain(name, archive, clients):
+    return Domain(name, archive, clients) if isinstance(clients, int) else Domain(name, archive, partition=clients)
 
 
 def made(data, domains, seed=0, **settings):
-    dataset = Domains(domains, str(data), **{"crop_size": 32} | settings)
+    options = {"crop_size": 32, "client_size": "equal"} | settings
+    dataset = FederatedDataset(domains=domains, root=str(data), **options)
     dataset.prepare()
     return dataset, dataset.federation(seed)
 
@@ -60,7 +67,7 @@ def test_equal_clients_and_the_surplus(data):
     size = min(len(packs[0]) // 2, len(packs[2]) // 2)
     assert [len(client.train) for client in federation.clients] == [size] * 4
     assert [client.domain for client in federation.clients] == ["potsdam_rgb"] * 2 + ["vaihingen_irrg"] * 2
-    for number, about in enumerate(federation.manifest["domains"]):
+    for number, about in enumerate(federation.manifest["archives"]):
         assert about["surplus"]["num_samples"] == len(packs[2 * number]) - 2 * size
         trained = {
             federation.sample_ids[index]
@@ -75,11 +82,14 @@ def test_equal_clients_and_the_surplus(data):
     assert (dataset.num_classes, dataset.in_channels) == (5, 3)
 
 
-def test_the_same_seed_gives_the_same_deal_and_another_one_another(data):
+def test_the_same_seed_gives_the_same_clients_and_another_one_others(data):
     _, first = made(data, [potsdam(), vaihingen()])
     _, again = made(data, [potsdam(), vaihingen()])
     _, other = made(data, [potsdam(), vaihingen()], seed=1)
-    fixed = Domains([potsdam(), vaihingen()], str(data), crop_size=32, seed=0).federation(1)
+    pinned = FederatedDataset(
+        domains=[potsdam(), vaihingen()], root=str(data), crop_size=32, client_size="equal", seed=0
+    )
+    fixed = pinned.federation(1)
     assert json.dumps(first.manifest) == json.dumps(again.manifest)
     assert not np.array_equal(first.clients[0].train, other.clients[0].train)
     assert np.array_equal(first.clients[0].train, fixed.clients[0].train)  # its own seed overrides the run's
@@ -92,9 +102,8 @@ def test_every_test_pixel_counts_once(data):
     for _, batch in loader.ordered(federation.test, 5):
         counts += np.bincount(batch["mask"].numpy().ravel(), minlength=256)
     wanted = np.zeros(256, int)
-    for domain in federation.source.parts[1], federation.source.parts[3]:
-        survey = (Potsdam(str(data / "Potsdam")) if domain.domain == 0 else Vaihingen(str(data / "Vaihingen"))).survey()
-        for tile in survey.test:
+    for archive in Potsdam(str(data / "Potsdam")), Vaihingen(str(data / "Vaihingen")):
+        for tile in archive.listing().test:
             with tile.open() as opened:
                 wanted += np.bincount(opened.ids.rows(0, tile.size[0]).ravel(), minlength=256)
     assert np.array_equal(counts[:5], wanted[:5])
@@ -105,7 +114,7 @@ def test_shared_and_disjoint_ground(data):
     """The same tiles in two modalities: either each tile is one domain's, or both see all."""
     pair = [potsdam(), potsdam(modality="irrg")]
     _, apart = made(data, pair)
-    tiles = [set(about["tiles_train"]) for about in apart.manifest["domains"]]
+    tiles = [set(about["tiles_train"]) for about in apart.manifest["archives"]]
     assert tiles[0].isdisjoint(tiles[1])
     assert tiles[0] | tiles[1] == set(TRAIN)
     assert [len(own) for own in tiles] == [2, 2]
@@ -120,18 +129,19 @@ def test_shared_and_disjoint_ground(data):
     ]
     assert seen[0] <= tiles[0]
     assert seen[1] <= tiles[1]
-    assert [about["tiles_test"] for about in apart.manifest["domains"]] == [list(TEST)] * 2
+    assert [about["tiles_test"] for about in apart.manifest["archives"]] == [list(TEST)] * 2
     _, shared = made(data, pair, ground="shared")
-    assert [set(about["tiles_train"]) for about in shared.manifest["domains"]] == [set(TRAIN)] * 2
+    assert [set(about["tiles_train"]) for about in shared.manifest["archives"]] == [set(TRAIN)] * 2
     assert len(shared.clients[0].train) == 2 * len(apart.clients[0].train)
-    assert (apart.manifest["deal"]["ground"], shared.manifest["deal"]["ground"]) == ("disjoint", "shared")
+    _, other = made(data, [potsdam(), vaihingen()])
+    assert [one.manifest["ground"] for one in (apart, shared, other)] == ["disjoint", "shared", None]
     three = [
         potsdam(1),
         potsdam(1, "irrg"),
         Domain("third", Potsdam("Potsdam", skip_tiles=["2_11", "2_12", "3_10"]), 1),
     ]
     _, federation = made(data, three)
-    assert "2_10" in federation.manifest["domains"][2]["tiles_train"]
+    assert "2_10" in federation.manifest["archives"][2]["tiles_train"]
     lonely = [Domain(str(number), Potsdam("Potsdam", skip_tiles=["2_11", "2_12", "3_10"]), 1) for number in range(2)]
     with pytest.raises(
         ConfigError, match="ground: disjoint needs a tile for each of 2 domains of one terrain, got 1; set shared"
@@ -139,8 +149,12 @@ def test_shared_and_disjoint_ground(data):
         made(data, lonely)
 
 
+def whole(clients):
+    return Proportional(clients, by="tile")
+
+
 def test_whole_tiles_go_to_clients(data):
-    _, federation = made(data, [potsdam(), vaihingen(3)], by="tile")
+    _, federation = made(data, [potsdam(whole(2)), vaihingen(whole(3))])
     for name in ("potsdam_rgb", "vaihingen_irrg"):
         owners: dict[str, set[int]] = {}
         for client in federation.clients:
@@ -149,18 +163,19 @@ def test_whole_tiles_go_to_clients(data):
                     owners.setdefault(federation.sample_ids[index].split("/")[2], set()).add(client.id)
         assert all(len(clients) == 1 for clients in owners.values())
     assert len({len(client.train) for client in federation.clients}) == 1
-    with pytest.raises(ConfigError, match=r"client 3 \(vaihingen_irrg 3\) gets no training crop"):
-        made(data, [vaihingen(4)], by="tile", equal=False)
+    for size in (None, "equal"):
+        with pytest.raises(ConfigError, match=r"client 3 \(vaihingen_irrg 3\) has 0 training samples"):
+            made(data, [vaihingen(whole(4))], client_size=size)
 
 
 def test_unequal_clients(data):
     proportions = [8.0, 4.0, 1.0]
-    _, federation = made(data, [potsdam(3, proportions=proportions), vaihingen(2)], equal=False)
+    _, federation = made(data, [potsdam(Proportional(3, proportions)), vaihingen(2)], client_size=None)
     sizes = [len(client.train) for client in federation.clients]
     total = len(federation.source.parts[0].pack)
     assert sizes[:3] == np.diff(np.rint(np.cumsum([0, *proportions]) / 13 * total)).astype(int).tolist()
     assert sum(sizes[3:]) == len(federation.source.parts[2].pack)
-    assert [about["surplus"]["num_samples"] for about in federation.manifest["domains"]] == [0, 0]
+    assert [about["surplus"]["num_samples"] for about in federation.manifest["archives"]] == [0, 0]
     _, small = made(data, [potsdam(), vaihingen()], client_size=3)
     assert [len(client.train) for client in small.clients] == [3] * 4
     with pytest.raises(ConfigError, match="client_size is 999, but the smallest client can have"):
@@ -201,7 +216,7 @@ def test_a_mapping_merges_classes_and_ignores_the_rest(data):
     assert dataset.class_names == ("building", "plants")
     assert federation.manifest["label_space"]["dropped"]["potsdam_irrg"] == ["impervious surfaces", "car"]
     part = federation.source.parts[2]
-    wanted = np.asarray([255, 0, 1, 1, 255] + [255] * 251, np.uint8)[part.pack.masks]
+    wanted = np.asarray([255, 0, 1, 1, 255] + [255] * 251, np.uint8)[part.pack.mapped["mask"].array]
     indices = np.arange(federation.source.offsets[2], federation.source.offsets[3])
     assert np.array_equal(federation.source.gather(indices)["mask"], wanted)
 
@@ -220,11 +235,11 @@ def test_a_mapping_merges_classes_and_ignores_the_rest(data):
 )
 def test_label_spaces_are_checked(choice, message):
     with pytest.raises(ConfigError, match=message):
-        Domains([Domain("loveda", LoveDA("x", "rural"), 1), potsdam()], label_space=choice)
+        FederatedDataset(domains=[Domain("loveda", LoveDA("x", "rural"), 1), potsdam()], label_space=choice)
 
 
 def test_statistics_of_all_and_of_each_domain(data):
-    for normalise in ("train", "per_domain"):
+    for normalise in ("federated", "per_domain"):
         _, federation = made(data, [potsdam(), vaihingen()], normalise=normalise)
         about = federation.manifest["normalisation"]
         assert federation.setup_bytes == {
@@ -234,23 +249,32 @@ def test_statistics_of_all_and_of_each_domain(data):
         for number, name in enumerate(("potsdam_rgb", "vaihingen_irrg")):
             values = []
             for client in federation.clients:
-                if normalise == "train" or client.domain == name:
+                if normalise == "federated" or client.domain == name:
                     for index in client.train:  # pixels beyond the edge of a tile do not count
-                        part = federation.source.parts[0 if client.domain == "potsdam_rgb" else 2]
-                        local = index - federation.source.offsets[0 if client.domain == "potsdam_rgb" else 2]
-                        tile = part.pack.index.tile[local]
-                        height = min(32, part.pack.index.heights[tile])
-                        values.append(part.pack.images[local, :, :height].reshape(3, -1).astype(np.float64) / 255)
+                        place = 0 if client.domain == "potsdam_rgb" else 2
+                        pack, local = federation.source.parts[place].pack, index - federation.source.offsets[place]
+                        height = min(32, pack.crops.heights[pack.crops.tile[local]])
+                        image = pack.mapped["image"].array[local, :, :height]
+                        values.append(image.reshape(3, -1).astype(np.float64) / 255)
             pixels = np.concatenate(values, axis=1)
-            assert about["mean"][number] == pytest.approx(pixels.mean(axis=1), rel=1e-9)
-            assert about["std"][number] == pytest.approx(pixels.std(axis=1), rel=1e-9)
+            found = about["of"]["all clients together" if normalise == "federated" else f"domain {name}"]
+            assert found["mean"] == pytest.approx(pixels.mean(axis=1), rel=1e-9)
+            assert found["std"] == pytest.approx(pixels.std(axis=1), rel=1e-9)
+            crop = federation.source.offsets[2 * number]  # whole images, also of a crop that is filled up
+            stored = federation.source.gather(np.asarray([crop]))
+            normal = federation.transform(dict(stored))["image"][0].double().numpy()
+            mean, std = (np.asarray(found[key])[:, None, None] for key in ("mean", "std"))
+            assert normal == pytest.approx((stored["image"][0].numpy() / 255 - mean) / std, abs=1e-5)
     _, federation = made(data, [potsdam(), vaihingen()])
-    assert federation.manifest["normalisation"]["mean"][0] == pytest.approx([0.485, 0.456, 0.406])
+    given = federation.manifest["normalisation"]
+    assert given["statistics"] == "published"  # what null takes where all archives have them
+    assert given["of"]["potsdam_rgb"]["mean"] == pytest.approx([0.485, 0.456, 0.406])
+    assert federation.setup_bytes == {"up": 0, "down": 0}
 
 
 def test_random_crops_are_taken_from_windows(data):
-    domains = [Domain("rural", LoveDA("LoveDA", "rural"), 1), Domain("urban", LoveDA("LoveDA", "urban"), 1)]
-    _, federation = made(data, domains, random_crops_from=64, crop_size=24, by="tile")
+    domains = [domain(area, LoveDA("LoveDA", area), whole(1)) for area in ("rural", "urban")]
+    _, federation = made(data, domains, random_crops_from=64, crop_size=24)
     assert [len(client.train) for client in federation.clients] == [2, 2]  # images
     loader = ClientLoader(federation, 4, None, 0, "cpu")
     first, again, later = (next(loader.epoch(0, 1, epoch)) for epoch in (0, 0, 1))
@@ -267,27 +291,26 @@ def test_own_rasters_as_domains(tmp_path, layouts):
         for part in ("train", "test"):
             layouts.tiff(tmp_path / name / part / "images/a.tif", rng.integers(0, 9000, (4, 50, 60)).astype(np.uint16))
             layouts.tiff(tmp_path / name / part / "labels/a.tif", layouts.ids(rng, 50, 60, 3)[None])
-    folders = [
-        Domain(
-            name,
-            FolderSegmentation(
-                name, {"a": 1, "b": 2}, 4, None, "uint16", [0], test_images="test/images", test_labels="test/labels"
-            ),
-            num_clients=2,
-        )
-        for name in ("north", "south")
-    ]
-    dataset, federation = made(tmp_path, folders, normalise="train", crop_size=20)
+    options = {"classes": {"a": 1, "b": 2}, "in_channels": 4, "pixel_type": "uint16", "ignored": [0]}
+    options |= {"test_images": "test/images", "test_labels": "test/labels"}
+    folders = [Domain(name, OwnRasters(name, **options), 2) for name in ("north", "south")]
+    dataset, federation = made(tmp_path, folders, crop_size=20)
+    assert federation.manifest["normalisation"]["statistics"] == "federated"  # own data have no published ones
     batch = next(ClientLoader(federation, 4, None, 0, "cpu").epoch(3, 1, 0))
     assert batch["image"].shape == (4, 4, 20, 20)
     assert abs(float(batch["image"].mean())) < 0.3
     assert dataset.in_channels == 4
-    short = FolderDomains(str(tmp_path), ["north", "south"], 2, {"a": 1, "b": 2}, 4, None, "uint16", [0], crop_size=20)
+    short = FederatedDataset(
+        OwnRasters(**options),
+        subfolders=["north", "south"],
+        num_clients=2,
+        root=str(tmp_path),
+        client_size="equal",
+        crop_size=20,
+    )
     assert json.dumps(short.federation(0).manifest) == json.dumps(federation.manifest)  # the same, and the same packs
-    with pytest.raises(ConfigError, match="subfolders must name at least one folder"):
-        FolderDomains(str(tmp_path), [], 2, {"a": 1}, 4)
-    with pytest.raises(ConfigError, match="no published statistics for domain north"):
-        Domains(folders, str(tmp_path))
+    with pytest.raises(ConfigError, match="normalise: published: north has no published statistics"):
+        FederatedDataset(domains=folders, normalise="published")
 
 
 @pytest.mark.parametrize(
@@ -295,62 +318,71 @@ def test_own_rasters_as_domains(tmp_path, layouts):
     [
         ({"domains": []}, "domains need distinct names"),
         ({"domains": [potsdam(), potsdam()]}, "domains need distinct names"),
-        ({"domains": [potsdam(0)]}, "num_clients must be at least 1"),
-        ({"domains": [potsdam(2, proportions=[1.0, 2.0])]}, "proportions needs equal: false"),
-        ({"domains": [potsdam(2, proportions=[1.0])], "equal": False}, "one positive number a client"),
         (
             {"domains": [potsdam(), Domain("four", Potsdam("x", "rgbir"), 1)]},
-            "domains need the same in_channels, got potsdam_rgb: 3, four: 4",
+            "domains need the same number of bands, got potsdam_rgb: 3, four: 4",
         ),
         ({"test_overlap": 512}, r"test_overlap must be in \[0, crop_size\)"),
         ({"random_crops_from": 256}, "random_crops_from must be at least crop_size=512"),
-        ({"client_size": 4, "equal": False}, "client_size must be at least 1 and needs equal"),
-        ({"by": "pixel"}, "by must be crop or tile"),
+        ({"client_size": 0}, "client_size must be equal, or at least 1, got 0"),
+        ({"client_size": "half"}, "client_size must be equal, or at least 1, got half"),
+        ({"domains": [Domain("a", Potsdam())]}, "a: nothing says whose the tiles are; set num_clients or partition"),
+        ({"domains": [Domain("a/b", Potsdam(), 1)]}, "distinct names without '/'"),
+        ({"domains": [Domain("", Potsdam(), 1)]}, "distinct names"),
+        ({"split": "seeded"}, "split is for archives of images, and this one holds tiles"),
+        ({"stratify": True}, "stratify is for archives of images"),
+        ({"train_fraction": 0.5}, "train_fraction is for archives of images"),
+        ({"validation_fraction": 0.1}, "validation_fraction is for archives of images"),
+        ({"own_test": True}, "own_test is for archives of images"),
+        ({"image_size": 32}, "image_size is for archives of images"),
+        ({"storage": "files"}, "storage is for archives of images"),
         ({"ground": "mine"}, "ground must be disjoint or shared"),
-        ({"normalise": "none"}, "normalise must be published, train or per_domain"),
+        ({"normalise": "none"}, "normalise must be published, federated, per_domain or per_client"),
     ],
 )
 def test_settings_are_checked(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        Domains(**{"domains": [potsdam()]} | arguments)
+        FederatedDataset(**{"domains": [potsdam()]} | arguments)
 
 
 def test_missing_test_tiles_and_packs(data, tmp_path):
-    dataset = Domains([Domain("v", Vaihingen("Vaihingen", skip_tiles=["2"]), 1)], str(data), crop_size=32)
     with pytest.raises(DataError, match=r"domain v: .*Vaihingen has no test tile; add one, or set split: by_position"):
-        dataset.prepare()
-    with pytest.raises(DataError, match=r"not packed yet, or files changed; call prepare\(\) first"):
-        Domains([potsdam()], str(data), crop_size=32, cache_dir=str(tmp_path)).federation(0)
+        made(data, [Domain("v", Vaihingen("Vaihingen", skip_tiles=["2"]), 1)])
+    options = {"root": str(data), "crop_size": 32, "cache_dir": str(tmp_path)}
+    with pytest.raises(DataError, match=r"not packed yet, or the files changed; call prepare\(\) first"):
+        FederatedDataset(domains=[potsdam()], **options).federation(0)
+
+
+@cache  # parsing takes longer than packing
+def shipped(path, root):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(FederatedDataset, "data", sub_configs=True)
+    return parser.instantiate(parser.parse_args(["--data", str(path), "--data.root", str(root)])).data
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_shipped_configs_build(path):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedDataset, "data", required=True)
-    dataset = parser.instantiate(parser.parse_args(["--data", str(path), "--data.init_args.root", "elsewhere"])).data
+def test_shipped_configs_build(path, data):
+    dataset = shipped(path, data)
     assert dataset.num_classes == len(dataset.class_names) > 1
-    if isinstance(dataset, Domains):
-        assert all(Path(domain.dataset.root).parts[0] == "elsewhere" for domain in dataset.domains)
+    assert all(Path(domain.archive.root).is_relative_to(data) for domain in dataset.domains)
 
 
 def test_shipped_federations_on_small_data(data):
-    """Each federation of ten clients of Potsdam, Vaihingen and LoveDA is dealt, by equal sizes where it says so."""
+    """Each federation of ten clients of Potsdam, Vaihingen and LoveDA, of equal clients where it says so."""
     seen = 0
     for path in sorted(CONFIGS.glob("*.yaml")):
-        parser = ArgumentParser(exit_on_error=False)
-        parser.add_subclass_arguments(FederatedDataset, "data", required=True)
-        arguments = ["--data", str(path), "--data.init_args.root", str(data)]
-        shipped = parser.instantiate(parser.parse_args(arguments)).data
-        if type(shipped) is not Domains or sum(domain.num_clients for domain in shipped.domains) != 10:
+        dataset = shipped(path, data)
+        if not dataset.tiled or sum(domain.partition.num_clients for domain in dataset.domains) != 10:
             continue
-        small = ["--data.init_args.crop_size", "16", "--data.init_args.by", "crop"]
-        dataset = parser.instantiate(parser.parse_args([*arguments, *small])).data
+        dataset.crops = CropRule(16, 0, 16)
+        for domain in dataset.domains:
+            domain.partition.by = None  # the samples have fewer tiles than clients
         dataset.prepare()
         federation = dataset.federation(0)
         assert len(federation.clients) == 10, path
         assert federation.manifest["label"], path
         sizes = [len(client.train) for client in federation.clients]
-        assert (max(sizes) == min(sizes)) == dataset.equal, path
+        assert (max(sizes) == min(sizes)) == (dataset.rule.client_size == "equal"), path
         json.dumps(federation.manifest, allow_nan=False)
         seen += 1
     assert seen >= 10
@@ -359,15 +391,12 @@ def test_shipped_federations_on_small_data(data):
 def test_synthetic_samples_say_so(tmp_path):
     for number, name in enumerate(("potsdam", "vaihingen")):
         write_sample(tmp_path / name, AerialSample(name, side=160, spectral_shift=1.0, domain=number))
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedDataset, "data", required=True)
-    config = str(CONFIGS / "synthetic_aerial.yaml")
-    dataset = parser.instantiate(parser.parse_args(["--data", config, "--data.init_args.root", str(tmp_path)])).data
+    dataset = shipped(CONFIGS / "synthetic_aerial.yaml", tmp_path)
     dataset.prepare()
     federation = dataset.federation(0)
     assert federation.manifest["synthetic"]["parameters"]["spectral_shift"] == 1.0
     assert len(federation.clients) == 4
-    assert [about["unknown_pixels"] for about in federation.manifest["domains"]] == [{}, {}]
+    assert [about["unknown_pixels"] for about in federation.manifest["archives"]] == [{}, {}]
 
 
 def test_the_real_crops(data_root):
@@ -379,7 +408,7 @@ def test_the_real_crops(data_root):
             Domain("vaihingen_irrg", Vaihingen("vaihingen", split="by_position"), 1),
         ],
         crop_size=128,
-        normalise="train",
+        normalise="federated",
     )
     assert federation.manifest["synthetic"] is None
     assert [len(client.train) for client in federation.clients] == [12, 12]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedrs_lightning.data.archives.own.rasters import FolderSegmentation
+from fedrs_lightning.data.archives.own.rasters import OwnRasters
 from fedrs_lightning.errors import ConfigError, DataError
 
 VALUES = {"field": 3, "forest": 1}
@@ -32,7 +32,7 @@ def make(root, **arguments):
         "ignored": [0],
         "test_images": "test/images",
     }
-    return FolderSegmentation(str(root), **settings | {"test_labels": "test/labels"} | arguments)
+    return OwnRasters(str(root), **settings | {"test_labels": "test/labels"} | arguments)
 
 
 def read(tile):
@@ -45,10 +45,10 @@ def test_bands_values_and_order(root):
     import rasterio
 
     dataset = make(root)
-    survey = dataset.survey()
-    assert [tile.id for tile in survey.train] == ["t9", "t10"]
-    assert [tile.id for tile in survey.test] == ["t1"]
-    image, ids, unknown = read(survey.train[1])
+    listing = dataset.listing()
+    assert [tile.id for tile in listing.train] == ["t9", "t10"]
+    assert [tile.id for tile in listing.test] == ["t1"]
+    image, ids, unknown = read(listing.train[1])
     with rasterio.open(root / "train/images/t10.tif") as pixels, rasterio.open(root / "train/labels/t10.tif") as values:
         assert np.array_equal(image, pixels.read()[[4, 1]])
         assert np.array_equal(ids, np.asarray([255, 1, 255, 0], np.uint8)[values.read(1)])
@@ -70,10 +70,10 @@ def test_pictures_with_colours_and_endings(tmp_path):
         Image.fromarray(np.asarray([(255, 0, 0), (0, 255, 0), (0, 0, 0)], np.uint8)[ids]).save(
             tmp_path / f"all/{name}_label.png"
         )
-    dataset = FolderSegmentation(
+    dataset = OwnRasters(
         str(tmp_path),
-        {"red": [255, 0, 0], "green": [0, 255, 0]},
-        3,
+        classes={"red": [255, 0, 0], "green": [0, 255, 0]},
+        in_channels=3,
         ignored=[[0, 0, 0]],
         images="all",
         labels="all",
@@ -81,9 +81,9 @@ def test_pictures_with_colours_and_endings(tmp_path):
         label_ending="_label",
         test_tiles=["b"],
     )
-    survey = dataset.survey()
-    assert [tile.id for tile in survey.train + survey.test] == ["a", "b"]
-    assert np.array_equal(read(survey.train[0])[1], np.where(ids == 2, 255, ids))
+    listing = dataset.listing()
+    assert [tile.id for tile in listing.train + listing.test] == ["a", "b"]
+    assert np.array_equal(read(listing.train[0])[1], np.where(ids == 2, 255, ids))
 
 
 @pytest.mark.parametrize(
@@ -120,19 +120,19 @@ def test_settings_are_checked(root, arguments, message):
 )
 def test_faults_are_named(root, arguments, message):
     with pytest.raises(DataError, match=message):
-        read(make(root, **arguments).survey().train[0])
+        read(make(root, **arguments).listing().train[0])
 
 
 def test_pairs_must_be_complete(root):
     label = root / "train/labels/t9.tif"
     label.rename(root / "t9.tif")
     with pytest.raises(DataError, match=r"images/t9\.tif: has no label t9 in .*labels; add it"):
-        make(root).survey()
+        make(root).listing()
     (root / "t9.tif").rename(label)
     (root / "train/images/t9.tif").rename(root / "t9.tif")
     with pytest.raises(DataError, match=r"labels/t9\.tif: has no image t9 in"):
-        make(root).survey()
+        make(root).listing()
     (root / "t9.tif").rename(root / "train/images/t9.tif")
     Image.fromarray(np.zeros((40, 50), np.uint8)).save(label.with_suffix(".png"))
     with pytest.raises(DataError, match="tile t9 is there twice"):
-        make(root).survey()
+        make(root).listing()

@@ -10,19 +10,55 @@ import torch
 from jsonargparse import ArgumentParser
 from PIL import Image
 
-from fedrs_lightning.data import IID, ByAttribute, ClientLoader, Dirichlet, EuroSAT, FederatedDataset
-from fedrs_lightning.data.archives.eurosat.archive import ALL_MEAN, ALL_STD, RGB_MEAN
+from fedrs_lightning.data import (
+    IID,
+    ByAttribute,
+    ClientLoader,
+    Dirichlet,
+    Domain,
+    EuroSAT,
+    FederatedDataset,
+    Proportional,
+)
+from fedrs_lightning.data.archives.eurosat.archive import ALL, RGB
 from fedrs_lightning.data.archives.eurosat.files import ALL_BANDS_PATH, BANDS, CLASSES, decode_all, decode_rgb, scan
+from fedrs_lightning.data.packs.fields import mean_std
 from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
 from fedrs_lightning.errors import ConfigError, DataError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    """20 tiles of noise of each class, and the domain of each. Read only."""
+    root, rng = tmp_path_factory.mktemp("tiles"), np.random.default_rng(0)
+    lines = ["file,domain"]
+    for name in CLASSES:
+        (root / "2750" / name).mkdir(parents=True)
+        for number in range(1, 21):
+            coarse = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(coarse).resize((64, 64)).save(root / "2750" / name / f"{name}_{number}.jpg")
+            lines.append(f"{name}_{number}.jpg,{(number - 1) % 2}")
+    (root / "attributes.csv").write_text("\n".join(lines) + "\n")
+    (root / "SYNTHETIC.json").write_text('{"parameters": {"domains": 2}}')
+    return root
+
+
+def dataset_of(root, partition=None, bands="rgb", lists=None, attributes=None, **options):
+    archive = EuroSAT(str(root), bands, None if lists is None else str(lists), attributes)
+    return FederatedDataset(archive, partition or IID(4), **options)
 
 
 def federate(root, partition=None, seed=0, **options):
-    dataset = EuroSAT(str(root), partition or IID(4), **options)
+    dataset = dataset_of(root, partition, **options)
     dataset.prepare()
     return dataset.federation(seed)
+
+
+def rows(source):
+    """Stored images of a pack."""
+    return source.parts[0].pack.mapped["image"].array
 
 
 def listing(folder):
@@ -37,7 +73,7 @@ def test_real_tiles(data_root):
     made = federate(data_root / "eurosat", Dirichlet(8, 0.3), own_test=True, validation_fraction=0.1)
     labels = made.source.extras["label"].numpy()
     assert np.bincount(labels).tolist() == [86, 85, 85, 85, 85, 86, 85, 85, 85, 85]
-    mean, std = (np.asarray(values) / 255 for values in made.source.mean_std(np.arange(852)))
+    mean, std = (np.asarray(values) / 255 for values in mean_std(*made.source.sums(np.arange(852), "image")))
     assert mean == pytest.approx([0.336, 0.375, 0.404], abs=0.002)
     assert std == pytest.approx([0.195, 0.135, 0.116], abs=0.002)
     train = np.concatenate([client.train for client in made.clients])
@@ -74,6 +110,10 @@ def test_real_geotiffs(data_root):
         scan(folder, "all")
 
 
+def digests(made):
+    return [archive["samples_sha256"] for archive in made.manifest["archives"]]
+
+
 # Layouts --------------------------------------------------------------------------------------------------------------
 
 
@@ -85,7 +125,7 @@ def test_layout_variants_hold_the_same_samples(sample, tmp_path, place):
         (root / name).write_text("ignored")
     made = federate(root)
     assert made.sample_ids == federate(sample).sample_ids
-    assert made.manifest["images_sha256"] == federate(sample).manifest["images_sha256"]
+    assert digests(made) == digests(federate(sample))
     assert made.manifest["test"] == federate(sample).manifest["test"]
 
 
@@ -114,7 +154,7 @@ def test_symlinks_junk_and_other_spellings_of_suffixes(copied, tmp_path):
 
 def test_all_bands(tmp_path, sample):
     write_sample(tmp_path / "ms", EuroSATSample(tiles=2, layout="allBands"))
-    made = federate(tmp_path / "ms", IID(2), bands="all", normalise="train")
+    made = federate(tmp_path / "ms", IID(2), bands="all", normalise="federated")
     assert made.sample_ids[:2] == ("AnnualCrop/AnnualCrop_1.tif", "AnnualCrop/AnnualCrop_2.tif")
     path = tmp_path / "ms" / ALL_BANDS_PATH / "River" / "River_2.tif"
     index = made.sample_ids.index("River/River_2.tif")
@@ -124,8 +164,8 @@ def test_all_bands(tmp_path, sample):
     batch = next(ClientLoader(made, 16, None, 0, "cpu").epoch(0, 1, 0))
     assert batch["image"].shape == (8, 13, 64, 64)
     assert batch["image"].mean(dim=(0, 2, 3)).abs().max() < 1.5
-    assert made.manifest["bands"] == list(BANDS)
-    assert len(ALL_MEAN) == len(ALL_STD) == EuroSAT("", IID(1), bands="all").in_channels == 13
+    assert made.manifest["archives"][0]["settings"]["bands"] == list(BANDS)
+    assert len(ALL[0]) == len(ALL[1]) == dataset_of("", bands="all").in_channels == 13
     with pytest.raises(DataError, match="bands: rgb needs RGB JPEGs, but here are 13-band GeoTIFFs; set bands: all"):
         federate(tmp_path / "ms")
     with pytest.raises(DataError, match="set bands: rgb"):
@@ -155,7 +195,7 @@ def test_split_is_seeded_and_recorded(sample):
     assert (
         first.manifest["test"]["sha256"] == hashlib.sha256("".join(f"{name}\n" for name in names).encode()).hexdigest()
     )
-    dataset = EuroSAT(str(sample), IID(4), seed=1)
+    dataset = dataset_of(sample, seed=1)
     dataset.prepare()
     assert dataset.federation(0).manifest == other.manifest  # the data set's own seed wins
     assert first.manifest["clients"][2]["train"]["num_samples"] == 40
@@ -166,22 +206,23 @@ def test_split_is_seeded_and_recorded(sample):
 
 
 def test_training_statistics_come_from_training_samples_only(sample):
-    made = federate(sample, normalise="train", validation_fraction=0.2)
+    made = federate(sample, normalise="federated", validation_fraction=0.2)
     train = np.sort(np.concatenate([client.train for client in made.clients]))
-    pixels = made.source.fields["image"][train].astype(np.float64) / 255
-    assert made.manifest["normalisation"]["mean"] == pytest.approx(pixels.mean(axis=(0, 2, 3)), rel=1e-12)
-    assert made.manifest["normalisation"]["std"] == pytest.approx(pixels.std(axis=(0, 2, 3)), rel=1e-9)
+    pixels = rows(made.source)[train].astype(np.float64) / 255
+    about = made.manifest["normalisation"]["of"]["all clients together"]
+    assert about["mean"] == pytest.approx(pixels.mean(axis=(0, 2, 3)), rel=1e-12)
+    assert about["std"] == pytest.approx(pixels.std(axis=(0, 2, 3)), rel=1e-9)
     assert made.setup_bytes == {"up": len(made.clients) * 8 * 7, "down": len(made.clients) * 8 * 6}
     images = torch.cat([batch["image"] for _, batch in ClientLoader(made, 8, None, 0, "cpu").ordered(train, 64)])
     assert images.mean(dim=(0, 2, 3)).abs().max() < 1e-4
     assert (images.std(dim=(0, 2, 3)) - 1).abs().max() < 1e-3
-    assert federate(sample).manifest["normalisation"]["mean"] == list(RGB_MEAN)
+    assert federate(sample).manifest["normalisation"]["of"]["EuroSAT"] == {"mean": list(RGB[0]), "std": list(RGB[1])}
     assert federate(sample).setup_bytes == {"up": 0, "down": 0}
 
 
 def test_image_size_is_a_step_of_the_transform(sample):
     made = federate(sample, image_size=32)
-    assert made.source.fields["image"].shape[2:] == (64, 64)
+    assert rows(made.source).shape[2:] == (64, 64)
     assert next(ClientLoader(made, 8, None, 0, "cpu").epoch(1, 1, 0))["image"].shape == (8, 3, 32, 32)
     assert "bilinear" in made.manifest["resize"]
 
@@ -200,14 +241,24 @@ def test_published_lists_are_used(sample, tmp_path):
     for part, numbers in {"train": range(1, 11), "val": [11], "test": range(12, 15)}.items():
         lines = [f"{name}_{number}.jpg" for name in CLASSES for number in numbers]
         (tmp_path / f"eurosat-{part}.txt").write_text("\n".join(lines))
-    made = federate(sample, split=str(tmp_path))
+    made = federate(sample, lists=tmp_path)
     assert (sum(len(client.train) for client in made.clients), len(made.validation), len(made.test)) == (100, 10, 30)
-    assert made.manifest["split"]["left_out"] == 60
+    about = made.manifest["archives"][0]
+    assert about["split"] == {"rule": "published", "left_out": 60}
+    assert about["facts"]["lists"] == str(tmp_path / "eurosat")
+    drawn = federate(sample, lists=tmp_path, split="seeded")
+    assert drawn.manifest["test"] == federate(sample).manifest["test"]
+    with pytest.raises(ConfigError, match="validation_fraction must be 0 with a published split"):
+        federate(sample, lists=tmp_path, validation_fraction=0.1)
+    with pytest.raises(ConfigError, match="split: published: eurosat has no published split here; set split to seeded"):
+        federate(sample, split="published")
+    below = FederatedDataset(EuroSAT("tiles", lists="lists"), IID(2), root="/somewhere")
+    assert (below.archive.root, below.archive.lists) == ("/somewhere/tiles", "/somewhere/lists")
 
 
 def test_clients_that_are_too_small(sample):
     with pytest.raises(
-        ConfigError, match=r"client 0 \(1\) has \d+ training samples, fewer than min_samples=30; lower min_samples"
+        ConfigError, match=r"client 0 \(1\) has \d+ training samples, fewer than min_samples=30; .* change split or"
     ):
         federate(sample, ByAttribute("number"), min_samples=30)
     with pytest.raises(ConfigError, match="300 clients but only 160 training samples"):
@@ -221,25 +272,24 @@ def test_clients_that_are_too_small(sample):
         ({"normalise": "imagenet"}, "normalise must be"),
         ({"train_fraction": 1.2}, "train_fraction must be in"),
         ({"validation_fraction": 1.0}, "validation_fraction in"),
-        ({"validation_fraction": 0.1, "split": "lists"}, "must be 0 with published lists"),
         ({"image_size": 0}, "image_size must be at least 1"),
     ],
 )
 def test_refuses_impossible_options(options, message):
     with pytest.raises(ConfigError, match=message):
-        EuroSAT("somewhere", IID(2), **options)
+        dataset_of("somewhere", **options)
 
 
 def test_needs_to_be_prepared(sample):
     with pytest.raises(DataError, match=r"not packed yet.*call prepare\(\) first"):
-        EuroSAT(str(sample), IID(2)).federation(0)
+        dataset_of(sample).federation(0)
 
 
 def test_constant_training_images_have_no_statistics(copied):
     for path in (copied / "2750").rglob("*.jpg"):
         Image.new("RGB", (64, 64), (10, 20, 30)).save(path)
-    with pytest.raises(DataError, match="channel without variation"):
-        federate(copied, normalise="train")
+    with pytest.raises(DataError, match="all clients together: band red does not vary over the training samples"):
+        federate(copied, normalise="federated")
 
 
 # Configs --------------------------------------------------------------------------------------------------------------
@@ -248,12 +298,12 @@ def test_constant_training_images_have_no_statistics(copied):
 @pytest.mark.parametrize(("name", "clients"), [("eurosat.yaml", 10), ("eurosat_synthetic.yaml", 8)])
 def test_configs_name_classes_in_short(name, clients, sample):
     parser = ArgumentParser()
-    parser.add_subclass_arguments(FederatedDataset, "data")
-    config = parser.parse_args([f"--data={ROOT / 'configs' / 'data' / name}", f"--data.init_args.root={sample}"])
+    parser.add_class_arguments(FederatedDataset, "data", sub_configs=True)
+    config = parser.parse_args([f"--data={ROOT / 'configs' / 'data' / name}", f"--data.root={sample}"])
     dataset = parser.instantiate(config).data
     dataset.prepare()
-    # The shipped alpha on 160 tiles leaves fewer than min_samples in many draws; the deal is repeated until it fits.
-    dataset.partition.min_samples = 2
+    # The shipped alpha on 160 tiles leaves fewer than min_samples in many draws; the split is drawn again until it fits.
+    dataset.domains[0].partition.min_samples = 2
     assert len(dataset.federation(0).clients) == clients
     assert (dataset.num_classes, dataset.in_channels, dataset.class_names) == (10, 3, CLASSES)
 

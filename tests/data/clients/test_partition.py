@@ -6,12 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrs_lightning.data import IID, ByAttribute, Dirichlet, Shards
+from fedrs_lightning.data import IID, ByAttribute, Dirichlet, Proportional, Shards
 from fedrs_lightning.data.clients.partition import (
     attribute_partition,
     cut,
     dirichlet_partition,
     iid_partition,
+    proportional_partition,
     shard_partition,
 )
 from fedrs_lightning.errors import ConfigError
@@ -153,3 +154,59 @@ def test_classes_name_their_clients_and_pass_their_arguments_on():
         ByAttribute("season").split(labels, {"country": labels}, rng(0))
     with pytest.raises(ConfigError, match="num_clients must be at least 1"):
         IID(0).split(labels, {}, rng(0))
+
+
+# Proportional ---------------------------------------------------------------------------------------------------------
+
+group_arrays = st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=60).map(np.asarray)
+proportion_lists = st.lists(st.floats(0.1, 9), min_size=1, max_size=6)
+
+
+@given(groups=group_arrays, proportions=proportion_lists, seed=st.integers(0, 2**32))
+def test_whole_groups_go_to_whoever_has_fewest_for_its_proportion(groups, proportions, seed):
+    shares = proportional_partition(len(groups), proportions, groups, np.random.default_rng(seed))
+    assert_partition([np.sort(share) for share in shares], len(groups))
+    owners = {name: number for number, share in enumerate(shares) for name in groups[share]}
+    assert sum(len(np.unique(groups[share])) for share in shares) == len(owners)  # a group has one owner
+    for share in shares:  # a group's samples lie together, so that cutting short takes whole groups first
+        runs = np.flatnonzero(groups[share][1:] != groups[share][:-1])
+        assert len(runs) == max(0, len(np.unique(groups[share])) - 1)
+
+
+def test_groups_are_given_one_after_the_other():
+    """Plain search: groups in the order of a permutation of their first appearance."""
+    groups, proportions = np.asarray(list("ccbbbaaaaddde")), [2.0, 1.0]
+    order = np.random.default_rng(4).permutation(np.asarray(["c", "b", "a", "d", "e"], dtype=object))
+    wanted, sizes = [[], []], [0, 0]
+    for name in order:
+        poorest = 0 if (sizes[0] + 1) / 2 <= (sizes[1] + 1) / 1 else 1
+        wanted[poorest] += np.flatnonzero(groups == name).tolist()
+        sizes[poorest] = len(wanted[poorest])
+    found = proportional_partition(len(groups), proportions, groups, np.random.default_rng(4))
+    assert [share.tolist() for share in found] == wanted
+
+
+@given(total=st.integers(0, 300), proportions=proportion_lists, seed=st.integers(0, 2**32))
+def test_single_samples_are_cut_from_one_permutation(total, proportions, seed):
+    shares = proportional_partition(total, proportions, None, np.random.default_rng(seed))
+    assert np.array_equal(np.concatenate(shares), np.random.default_rng(seed).permutation(total))
+    bounds = np.cumsum(proportions)[:-1] / np.sum(proportions) * total
+    assert np.all(np.abs(np.cumsum([len(share) for share in shares])[:-1] - bounds) <= 0.5 + 1e-6)
+
+
+def test_proportional_names_clients_and_refuses_bad_proportions():
+    labels = np.zeros(12, np.int64)
+    equal = Proportional(3).split(labels, {}, np.random.default_rng(0))
+    assert {name: len(share) for name, share in equal.items()} == {"client 0": 4, "client 1": 4, "client 2": 4}
+    tiles = np.repeat(["x", "y"], 6)
+    whole = Proportional(2, by="tile").split(labels, {"tile": tiles}, np.random.default_rng(0))
+    assert sorted(tiles[share[0]] for share in whole.values()) == ["x", "y"]
+    assert Proportional.ordered
+    assert not any(kind.ordered for kind in (IID, Dirichlet, Shards, ByAttribute))
+    with pytest.raises(ConfigError, match="Proportional: samples have no attribute 'tile'; they have month"):
+        Proportional(2, by="tile").split(labels, {"month": labels}, np.random.default_rng(0))
+    with pytest.raises(ConfigError, match="num_clients must be at least 1, got 0"):
+        Proportional(0)
+    for proportions in ([1.0], [1.0, 0.0], [1.0, -1.0]):
+        with pytest.raises(ConfigError, match="one positive number a client"):
+            Proportional(2, proportions)
