@@ -111,6 +111,7 @@ class ImageListing:
         splits: published split of each, `train`, `validation` or `test`, or empty for none; str [N]. None where nothing
             is published.
         clients: published owner of each, such as a country; str [N], empty for nobody's. None where there is none.
+        binding: whether a partition may not give the samples to others, since the user named their owners.
         client_order: the owners in the order of client ids; None sorts them.
         attributes: other facts of each sample, name to [N], for the partition `ByAttribute`.
         where: for messages: the file, or the row of a table; empty takes `ids`.
@@ -123,6 +124,7 @@ class ImageListing:
     paths: Sequence[Path] = ()
     splits: np.ndarray | None = None
     clients: np.ndarray | None = None
+    binding: bool = True
     client_order: tuple[str, ...] | None = None
     attributes: Mapping[str, np.ndarray] = field(default_factory=dict)
     where: Sequence[str] = ()

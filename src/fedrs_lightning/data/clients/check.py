@@ -48,7 +48,8 @@ def check_dataset(data: FederatedDataset, deep: bool = False, sample: int | None
     if len(listings) < len(data.domains):
         return reports
     data.listings = listings
-    if data.lacks_partition:
+    published = isinstance(listings[0], ImageListing) and not listings[0].binding
+    if data.alone and data.domains[0].partition is None and (published or data.lacks_partition):
         return reports
     report = _check_clients(data, seed if data.seed is None else data.seed)
     known = [finding for other in reports for finding in other.findings]

@@ -145,6 +145,7 @@ class BigEarthNet(ImageArchive):
             rows.labels,
             splits=np.asarray(layout.SPLITS)[rows.split],
             clients=owner,
+            binding=False,
             client_order=countries,
             attributes={
                 "country": owner,
