@@ -119,7 +119,7 @@ class OwnImages(ImageArchive):
             found = scan_folders(self.root, self._classes)
         else:
             found = scan_table(self.root, self.table, self._classes, self.multi_label, self.separator)
-        found.facts |= {"table": self.table, "synthetic": synthetic_facts(Path(self.root).expanduser())}
+        found.facts.update({"table": self.table, "synthetic": synthetic_facts(Path(self.root).expanduser())})
         return found
 
     def fields(self, listing: ImageListing) -> dict[str, Field]:
