@@ -1,15 +1,15 @@
-"""Every fault of datasets of EuroSAT: the reader refuses it and the check finds it, by file name."""
+"""Every fault of EuroSAT folders: the reader refuses it and the check finds it, by file name."""
 
 import json
 import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data import IID, EuroSAT
-from fedrs_lightning.data.archives.eurosat.check import check_eurosat
+from fedrs_lightning.data import ByAttribute, EuroSAT, FederatedDataset
 from fedrs_lightning.data.synth import defects
 from fedrs_lightning.errors import DataError
 
@@ -27,29 +27,39 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.parametrize("deep", [False, True])
-def test_faults_are_found_and_refused(copied, capsys, name, deep):
+def test_faults_are_found_and_refused(copied, name):
     defects.inject(copied, copied / "2750", [name])
-    code = main(["data", "check", "eurosat", "--root", str(copied), *(["--deep"] if deep else [])])
-    out, err = capsys.readouterr()
-    assert code == 2
-    assert re.fullmatch(rf"error: .*{FAULTS[name]}.*\n", err)
-    assert "1 error, 0 warnings" in out
+    archive = EuroSAT(str(copied))
+    for deep in (False, True):
+        report = archive.check(deep)
+        (message,) = [finding.message for finding in report.findings if finding.severity != "note"]
+        assert re.search(FAULTS[name], message)
+        assert report.failed
     with pytest.raises(DataError, match=FAULTS[name]):
-        EuroSAT(str(copied), IID(2)).prepare()
+        FederatedDataset(archive).prepare()
+
+
+def test_a_fault_ends_the_command_with_code_2(copied, capsys):
+    defects.inject(copied, copied / "2750", ["grey"])
+    assert main(["data", "check", "eurosat", "--root", str(copied)]) == 2
+    out, err = capsys.readouterr()
+    assert re.fullmatch(rf"error: .*{FAULTS['grey']}.*\n", err)
+    assert "200 files checked (headers read; --deep looks at every pixel): 1 error, 0 warnings" in out
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_duplicates_are_found(copied, capsys, deep):
+def test_duplicates_are_found(copied, deep):
     defects.inject(copied, copied / "2750", ["duplicate"])
-    assert main(["data", "check", "eurosat", "--root", str(copied), *(["--deep"] if deep else [])]) == 2
-    assert re.search(r"River_2\.jpg: the same content as .*River_1\.jpg; remove all but one", capsys.readouterr().err)
+    (message,) = [
+        finding.message for finding in EuroSAT(str(copied)).check(deep).findings if finding.severity == "error"
+    ]
+    assert re.search(r"River_2\.jpg: the same content as .*River_1\.jpg; remove all but one", message)
 
 
 def test_all_faults_of_files_are_listed_together(copied):
     names = ["wrong-size", "grey", "cmyk", "truncated", "tif-for-rgb", "duplicate", "junk-files"]
     defects.inject(copied, copied / "2750", names)
-    report = check_eurosat(str(copied))
+    report = EuroSAT(str(copied)).check()
     errors = [finding.message for finding in report.findings if finding.severity == "error"]
     assert len(errors) == 6
     assert report.counts["Residential"] == 19
@@ -65,7 +75,7 @@ def test_names_and_strangers(copied):
         path.unlink()
     (copied / "2750" / "Desert").mkdir()
     (forest / "readme.txt").write_text("hello")
-    messages = {finding.message: finding.severity for finding in check_eurosat(str(copied)).findings}
+    messages = {finding.message: finding.severity for finding in EuroSAT(str(copied)).check().findings}
     for pattern, severity in {
         r"Forest_1\.jpg: tile 1 of Forest is there twice, also as Forest_01\.jpeg": "error",
         r"River_3\.jpg: is not named Forest_<number>\.jpg": "error",
@@ -94,11 +104,11 @@ def test_a_wrong_root_says_what_was_expected_and_found(copied, place, message):
     (copied / "archive.zip").write_bytes(b"PK")
     (copied / "void").mkdir()
     shutil.copytree(copied / "2750", copied / "far" / "a" / "b" / "c")
-    report = check_eurosat(str(copied / place))
+    report = EuroSAT(str(copied / place)).check()
     assert report.failed
     assert re.search(f"{place}: .*{message}", report.findings[0].message)
     with pytest.raises(DataError, match=message):
-        EuroSAT(str(copied / place), IID(2)).prepare()
+        EuroSAT(str(copied / place)).listing()
 
 
 def test_geotiffs(tmp_path):
@@ -108,35 +118,45 @@ def test_geotiffs(tmp_path):
     for deep in (False, True):
         messages = [
             finding.message
-            for finding in check_eurosat(str(tmp_path / "ms"), "all", deep).findings
+            for finding in EuroSAT(str(tmp_path / "ms"), "all").check(deep).findings
             if finding.severity == "error"
         ]
         assert len(messages) == 2
         assert re.search(r"Highway_2\.tif: has 13 bands of uint16, 48 x 48 pixels", messages[0])
         assert re.search(r"PermanentCrop_2\.tif: (is truncated|cannot be read)", messages[1])
     with pytest.raises(DataError, match=r"Highway_2\.tif"):
-        EuroSAT(str(tmp_path / "ms"), IID(2), bands="all").prepare()
+        FederatedDataset(EuroSAT(str(tmp_path / "ms"), bands="all")).prepare()
 
 
 def test_a_sound_sample_gets_one_note_and_a_table_of_clients(sample, tmp_path, capsys):
     report = tmp_path / "report.json"
-    options = ["--by", "domain", "--attributes", str(sample / "attributes.csv"), "--json", str(report)]
+    options = ["--attributes", str(sample / "attributes.csv"), "--json", str(report)]
+    options += ["--data.partition", "ByAttribute", "--data.partition.attribute", "domain"]
     assert main(["data", "check", "eurosat", "--root", str(sample), "--deep", *options]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert "200 files checked (decoded): 0 errors, 0 warnings" in out
-    read = json.loads(report.read_text())
+    assert "clients checked: 0 errors, 0 warnings" in out
+    whole = json.loads(report.read_text())
+    read, clients = whole["reports"]
     assert read["counts"] == dict.fromkeys(read["counts"], 20)
     assert [finding["severity"] for finding in read["findings"]] == ["note"]
     assert read["synthetic"]
-    assert not read["failed"]
-    assert sum(map(sum, read["clients"].values())) == 200
-    assert list(read["clients"]) == ["0: 0", "1: 1", "test"]
+    assert not whole["failed"]
+    federation = FederatedDataset(
+        EuroSAT(str(sample), attributes=str(sample / "attributes.csv")), ByAttribute("domain")
+    )
+    federation.prepare()
+    shares = federation.federation(0)
+    parts = {"0: 0": shares.clients[0].train, "1: 1": shares.clients[1].train, "test": shares.test}
+    labels = shares.source.extras["label"].numpy()
+    expected = {name: np.bincount(labels[indices], minlength=10).tolist() for name, indices in parts.items()}
+    assert clients["clients"] == expected
 
 
 def test_real_tiles_are_sound(data_root):
     for deep in (False, True):
-        report = check_eurosat(str(data_root / "eurosat"), deep=deep)
+        report = EuroSAT(str(data_root / "eurosat")).check(deep=deep)
         assert not report.failed
         assert report.checked == 852
         (note,) = report.findings  # three tiles of plain water
@@ -145,22 +165,24 @@ def test_real_tiles_are_sound(data_root):
 
 
 def test_a_random_part(sample):
-    assert check_eurosat(str(sample), sample=17).checked == 17
-    assert check_eurosat(str(sample), sample=1000).checked == 200
+    assert EuroSAT(str(sample)).check(sample=17).checked == 17
+    assert EuroSAT(str(sample)).check(sample=1000).checked == 200
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--clients", "999"], "999 clients but only 160 training samples"),
-        (["--clients", "4", "--by", "domain"], "--by makes its own clients"),
-        (["--alpha", "1"], "--alpha needs --clients"),
-        (["--sample", "0"], "--sample must be at least 1"),
-        (["--by", "colour"], "no attribute 'colour'; they have class_name, number"),
+        (["IID", "--data.partition.num_clients", "999"], "999 clients but only 160 training samples"),
+        (["Dirichlet", "--data.partition.num_clients", "2", "--data.partition.alpha", "0"], "alpha"),
+        (
+            ["ByAttribute", "--data.partition.attribute", "colour"],
+            "no attribute 'colour'; they have class_name, number",
+        ),
+        (["IID", "--data.partition.num_clients", "2", "--sample", "0"], "--sample must be at least 1"),
     ],
 )
 def test_wrong_options_of_the_check(sample, capsys, options, message):
-    assert main(["data", "check", "eurosat", "--root", str(sample), *options]) == 2
+    assert main(["data", "check", "eurosat", "--root", str(sample), "--data.partition", *options]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -176,7 +198,7 @@ def test_files_and_folders_without_permission(copied, monkeypatch):
         return true_open(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", guarded)
-    errors = [finding.message for finding in check_eurosat(str(copied)).findings if finding.severity == "error"]
+    errors = [finding.message for finding in EuroSAT(str(copied)).check().findings if finding.severity == "error"]
     assert len(errors) == 1
     assert re.search(r"River_2\.jpg: no permission to read it; run chmod u\+r", errors[0])
     with monkeypatch.context() as patch:
@@ -184,5 +206,5 @@ def test_files_and_folders_without_permission(copied, monkeypatch):
         with pytest.raises(DataError, match=r"River_2\.jpg: no permission to read it"):
             eurosat_files.decode_rgb(copied / "2750" / "River" / "River_2.jpg")
     monkeypatch.setattr(eurosat_files.os, "access", lambda path, mode: path.name != "2750")
-    (closed,) = check_eurosat(str(copied)).findings
+    (closed,) = EuroSAT(str(copied)).check().findings
     assert "no permission to look into 2750, run chmod u+rx on it" in closed.message

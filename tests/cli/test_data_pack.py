@@ -6,29 +6,35 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.data import progress
 from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
 
-EUROSAT = "configs/data/eurosat_synthetic.yaml"
-ROOT = Path(__file__).resolve().parents[2]
-PLAIN = """
-from fedrs_lightning.data import EuroSAT, IID
-
-class Plain(EuroSAT):
-    def __init__(self):
-        super().__init__(".", IID(1))
-
-    def prepare(self):
-        pass
+EUROSAT = "eurosat.yaml"
+DATA = """archive: {class_path: EuroSAT, init_args: {root: sample}}
+partition: {class_path: IID, init_args: {num_clients: 2}}
 """
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("FEDRS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / EUROSAT).write_text(DATA)
+    (tmp_path / "experiment.yaml").write_text(f"data: {EUROSAT}\ntask: {{class_path: Any}}\nmethod: FedAvg\n")
+
+
 @pytest.fixture
-def root(tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
+def root(tmp_path):
     write_sample(tmp_path / "sample", EuroSATSample(tiles=5))
     return tmp_path / "sample"
 
@@ -40,16 +46,14 @@ def run(capsys, *arguments):
 
 
 def test_packs_once_and_looks_again(root, cache, capsys):
-    options = ["--data.init_args.root", str(root)]
+    options = ["--data.archive.root", str(root)]
     code, out, err = run(capsys, "--config", EUROSAT, *options, "--jobs", "2")
-    (made,) = cache.iterdir()
     assert (code, err) == (0, "")
+    (made,) = cache.iterdir()
     assert out.startswith(f"packed: {made}: 50 samples, 614.4 kB, in ")
     assert " samples/s, " in out
     assert out.endswith(" MB/s\n")
-    code, out, _ = run(
-        capsys, "--config", "experiments/quickstart.yaml", *options
-    )  # the same data in a whole experiment
+    code, out, _ = run(capsys, "--config", "experiment.yaml", *options)  # the same data in a whole experiment
     assert (code, out) == (0, f"there already: {made}: 50 samples, 614.4 kB\n")
     code, out, _ = run(capsys, "--config", EUROSAT, *options, "--verify")
     assert (code, out) == (0, f"whole: {made}: 50 samples, 614.4 kB\n")
@@ -63,29 +67,32 @@ def test_packs_once_and_looks_again(root, cache, capsys):
     assert advice == "delete the damaged folders; fedrs data pack makes them again"
 
 
-def test_all_packs_of_several_domains(layouts, tmp_path, cache, capsys):
-    layouts.vaihingen(tmp_path / "V", ("1", "11", "2"), ((61, 83), (20, 37), (45, 52)))
-    dataset = "{class_path: Vaihingen, init_args: {root: V, gsd: native, labels_train: full}}"
-    config = f"class_path: Domains\ninit_args:\n  root: {tmp_path}\n  crop_size: 16\n  domains:\n"
-    (tmp_path / "v.yaml").write_text(f"{config}    - {{name: v, num_clients: 2, dataset: {dataset}}}\n")
+def test_all_packs_of_a_domain(tmp_path, cache, capsys):
+    rng = np.random.default_rng(0)
+    for part in ("train", "test"):
+        for kind, shape in (("images", (61, 83, 3)), ("labels", (61, 83))):
+            (tmp_path / part / kind).mkdir(parents=True)
+            Image.fromarray(rng.integers(0, 2, shape, dtype=np.uint8)).save(tmp_path / part / kind / "a.png")
+    options = (
+        "{root: ., classes: {field: 0, water: 1}, in_channels: 3, test_images: test/images, test_labels: test/labels}"
+    )
+    archive = f"{{class_path: OwnRasters, init_args: {options}}}"
+    (tmp_path / "v.yaml").write_text(f"crop_size: 16\ndomains: [{{name: v, num_clients: 2, archive: {archive}}}]\n")
     code, out, err = run(capsys, "--config", str(tmp_path / "v.yaml"), "--verify")
     assert code == 2
     assert [text.count("missing: ") for text in (out, err)] == [2, 2]
     assert "damaged" not in out + err
-    assert list(cache.iterdir()) == []
+    assert not cache.exists() or list(cache.iterdir()) == []
     code, out, _ = run(capsys, "--config", str(tmp_path / "v.yaml"))
     assert code == 0
     assert [line.split("-")[-2] for line in out.replace(f"{cache}", "").splitlines()] == ["train", "test"]
     assert out.count("packed: ") == 2
 
 
-def test_data_that_are_read_from_their_files_need_none(capsys, tmp_path, monkeypatch):
-    (tmp_path / "plain_data.py").write_text(PLAIN)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "plain.yaml").write_text("class_path: plain_data.Plain\n")
-    assert run(capsys, "--config", str(tmp_path / "plain.yaml")) == (
+def test_data_that_are_read_from_their_files_need_none(root, capsys):
+    assert run(capsys, "eurosat", "--root", str(root), "--data.storage", "files") == (
         0,
-        "nothing to pack: this data set is read from its files\n",
+        "nothing to pack: with storage: files, images are read from their files\n",
         "",
     )
 
@@ -97,12 +104,11 @@ def test_data_that_are_read_from_their_files_need_none(capsys, tmp_path, monkeyp
         (["--config", "absent.yaml"], "no file absent.yaml"),
         (["--config", EUROSAT, "--jobs", "0"], "argument --jobs: 0 is below 1"),
         (["--config", EUROSAT, "--verifi"], "unknown option '--verifi'; did you mean '--verify'?"),
-        (["--config", EUROSAT, "--data.init_args.rot", "x"], "EuroSAT has no option 'rot'; did you mean 'root'?"),
-        (["--config", EUROSAT, "--data.init_args.root", "nowhere"], "nowhere: no such folder"),
+        (["--config", EUROSAT, "--data.archive.rot", "x"], "EuroSAT has no option 'rot'; did you mean 'root'?"),
+        (["--config", EUROSAT, "--data.archive.root", "nowhere"], "nowhere: no such folder"),
     ],
 )
-def test_mistakes_get_one_line_and_code_2(arguments, message, capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_mistakes_get_one_line_and_code_2(arguments, message, capsys):
     code, out, err = run(capsys, *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err

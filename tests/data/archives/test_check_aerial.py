@@ -11,10 +11,7 @@ import pytest
 from PIL import Image
 
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data.archives.isprs.potsdam import Potsdam
-from fedrs_lightning.data.archives.isprs.vaihingen import Vaihingen
-from fedrs_lightning.data.archives.loveda.archive import LoveDA
-from fedrs_lightning.data.check.segmentation import check_segmentation
+from fedrs_lightning.data import LoveDA, Potsdam, Vaihingen
 from fedrs_lightning.data.rasters import rows as rasters
 from fedrs_lightning.data.synth import aerial_defects
 from fedrs_lightning.data.synth.aerial import AerialSample
@@ -22,6 +19,7 @@ from fedrs_lightning.data.synth.aerial_encoding import encode_tiff
 from fedrs_lightning.data.synth.aerial_files import write_sample
 from fedrs_lightning.errors import DataError
 
+ARCHIVES = {"potsdam": Potsdam, "vaihingen": Vaihingen, "loveda": LoveDA}
 ERODED = r"eroded_COMPLETE/top_mosaic_09cm_area3_noBoundary\.tif"
 BOTH = "header deep"
 
@@ -55,7 +53,7 @@ FAULTS = {
     ("potsdam", "duplicate"): (
         BOTH,
         "error",
-        r"RGB\.tif: the same content as .*RGB\.tif in training and test data; replace it",
+        r"RGB\.tif: the same content as .*RGB\.tif, in test and train data; replace it",
     ),
     ("potsdam", "duplicate-id"): (
         BOTH,
@@ -135,7 +133,7 @@ FAULTS = {
     ("vaihingen", "duplicate"): (
         BOTH,
         "error",
-        r"area\d\.tif: the same content as .*area\d\.tif in training and test data",
+        r"area\d\.tif: the same content as .*area\d\.tif, in test and train data",
     ),
     ("vaihingen", "duplicate-id"): (
         BOTH,
@@ -190,7 +188,11 @@ FAULTS = {
         "error",
         r"images_png/1367\.png: (is truncated|cannot be decoded \(image file is truncated)",
     ),
-    ("loveda", "duplicate"): (BOTH, "error", r"3514\.png: the same content as .*1366\.png in training and test data"),
+    ("loveda", "duplicate"): (
+        BOTH,
+        "error",
+        r"3514\.png: the same content as .*1366\.png, in Train/Urban and Val/Urban data",
+    ),
     ("loveda", "duplicate-id"): (
         BOTH,
         "error",
@@ -257,30 +259,26 @@ def test_every_defect_has_its_message():
     assert listed == set(FAULTS) | {(dataset, "unreadable") for dataset in aerial_defects.DEFECTS}
 
 
-@pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize(("dataset", "name"), FAULTS)
-def test_faults_are_found(aerial, tmp_path, capsys, dataset, name, deep):
+def test_faults_are_found(aerial, tmp_path, dataset, name):
     modes, severity, pattern = FAULTS[dataset, name]
     root = damaged(aerial, tmp_path, dataset, name)
     assert json.loads((root / "SYNTHETIC.json").read_text())["synthetic"]
-    code = main(["data", "check", dataset, "--root", str(root), *(["--deep"] if deep else [])])
-    out, err = capsys.readouterr()
-    lines = [
-        line
-        for line in (*out.splitlines(), *err.splitlines())
-        if re.match("error|warning|note", line) and not harmless(line)
-    ]
-    if severity == "none" or ("deep" if deep else "header") not in modes:
-        assert (code, lines) == (0, [])
-        return
-    assert any(re.search(f"^{severity}: .*{pattern}", line) for line in lines), lines
-    assert code == (2 if severity == "error" else 0)
-    errors = [line for line in lines if line.startswith("error")]
-    # Half of the files of the unknown LoveDA tile is a mask, which is listed as well.
-    assert len(errors) == (0 if severity != "error" else 2 if (dataset, name) == ("loveda", "unknown-tile") else 1), (
-        lines
-    )
-    assert all(str(root) in line for line in lines)
+    for mode in ("header", "deep"):
+        report = ARCHIVES[dataset](str(root)).check(mode == "deep")
+        lines = [
+            f"{finding.severity}: {finding.message}" for finding in report.findings if not harmless(finding.message)
+        ]
+        if severity == "none" or mode not in modes:
+            assert lines == []
+            continue
+        assert any(re.search(f"^{severity}: .*{pattern}", line) for line in lines), lines
+        assert report.failed == (severity == "error")
+        errors = [line for line in lines if line.startswith("error")]
+        # Half of the files of the unknown LoveDA tile is a mask, which is listed as well.
+        wanted = 0 if severity != "error" else 2 if (dataset, name) == ("loveda", "unknown-tile") else 1
+        assert len(errors) == wanted, lines
+        assert all(str(root) in line for line in lines)
 
 
 @pytest.mark.parametrize("dataset", ["potsdam", "vaihingen", "loveda"])
@@ -291,22 +289,15 @@ def test_a_file_without_permission(aerial, tmp_path, dataset, monkeypatch):
     true_access = rasters.os.access
     monkeypatch.setattr(rasters.os, "access", lambda path, mode: Path(path) != closed and true_access(path, mode))
     errors = [
-        finding.message for finding in check_segmentation(dataset, str(root)).findings if finding.severity == "error"
+        finding.message for finding in ARCHIVES[dataset](str(root)).check().findings if finding.severity == "error"
     ]
     assert errors == [f"{closed}: no permission to read it; run chmod u+r on it"]
-
-
-READERS = {
-    "potsdam": Potsdam,
-    "vaihingen": Vaihingen,
-    "loveda": lambda root: LoveDA(root, "urban"),
-}
 
 
 def read_training_tiles(dataset):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for tile in dataset.survey().train:
+        for tile in dataset.listing().train:
             with tile.open() as opened:
                 opened.image.rows(0, opened.image.height)
                 opened.ids.rows(0, opened.ids.height)
@@ -314,9 +305,9 @@ def read_training_tiles(dataset):
 
 
 @pytest.mark.parametrize("name", ["missing-label", "wrong-size", "truncated", "interchanged", "unknown-tile"])
-@pytest.mark.parametrize("dataset", READERS)
+@pytest.mark.parametrize("dataset", ARCHIVES)
 def test_the_reader_refuses_what_the_check_calls_an_error(aerial, tmp_path, dataset, name):
-    reader = READERS[dataset](str(damaged(aerial, tmp_path, dataset, name)))
+    reader = ARCHIVES[dataset](str(damaged(aerial, tmp_path, dataset, name)))
     with pytest.raises(DataError, match=r"2_11|9_11|area3|area9|1367"):
         read_training_tiles(reader)
 
@@ -327,16 +318,14 @@ def test_colours_near_the_limit(aerial, tmp_path):
     pixels = np.asarray(Image.open(path)).copy()
     pixels[60:62, :80] = (100, 100, 100)  # 160 of 16384 pixels: just below 1 %
     path.write_bytes(encode_tiff(pixels))
-    (finding,) = [
-        finding for finding in check_segmentation("potsdam", str(root), True).findings if not harmless(finding.message)
-    ]
+    (finding,) = [finding for finding in Potsdam(str(root)).check(deep=True).findings if not harmless(finding.message)]
     assert finding.severity == "warning"
     assert re.search(
         r"2_10_label\.tif: 160 of 16384 pixels have colours outside the palette, .*; they are ignored", finding.message
     )
     pixels[62, :10] = (100, 100, 100)
     path.write_bytes(encode_tiff(pixels))
-    report = check_segmentation("potsdam", str(root), True)
+    report = Potsdam(str(root)).check(deep=True)
     assert report.failed
     assert report.counts["none of them"] >= 0
     assert sum(report.counts.values()) == 3 * 128 * 128
@@ -346,9 +335,9 @@ def test_bands_of_vaihingen_in_another_order(aerial, tmp_path):
     root = Path(shutil.copytree(aerial("vaihingen"), tmp_path / "copy"))
     (root / "SYNTHETIC.json").unlink()
     path = root / "top" / "top_mosaic_09cm_area1.tif"
-    assert not check_segmentation("vaihingen", str(root), True).findings
+    assert not Vaihingen(str(root)).check(deep=True).findings
     path.write_bytes(encode_tiff(np.ascontiguousarray(np.asarray(Image.open(path))[:, :, ::-1])))
-    (finding,) = check_segmentation("vaihingen", str(root), True).findings
+    (finding,) = Vaihingen(str(root)).check(deep=True).findings
     assert finding.severity == "warning"
     assert re.search(r"area1\.tif: vegetation is not brightest in the first channel", finding.message)
 
@@ -359,7 +348,7 @@ def test_a_sound_sample_and_its_report(aerial, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert err == ""
     assert "16 files checked (decoded): 0 errors, 0 warnings" in out
-    report = json.loads(file.read_text())
+    (report,) = json.loads(file.read_text())["reports"]
     assert report["files"]["Train/Urban"] == {"tiles": 2, "image": 2, "mask": 2}
     masks = [np.asarray(Image.open(path)) for path in aerial("loveda").rglob("masks_png/*.png")]
     expected = np.bincount(np.concatenate([mask.ravel() for mask in masks]), minlength=8)
@@ -372,9 +361,9 @@ def test_a_sound_sample_and_its_report(aerial, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--clients", "3"], "--clients is for eurosat"),
-        (["--bands", "all"], "--bands is for eurosat"),
-        (["--by", "domain"], "--by is for eurosat"),
+        (["--bands", "all"], "unknown option '--bands'"),
+        (["--modality", "cir"], "--data.archive.modality: expected rgb, irrg or rgbir, got 'cir'"),
+        (["--skip_tiles", "['9_9']"], "skip_tiles: '9_9' is not one of the 38 Potsdam tiles"),
         (["--sample", "0"], "--sample must be at least 1"),
     ],
 )
@@ -393,7 +382,7 @@ def test_real_crops_are_sound(data_root, dataset, checked):
     if not (data_root / dataset).is_dir():
         pytest.skip(f"no real crops of {dataset} under FEDRS_DATA")
     for deep in (False, True):
-        report = check_segmentation(dataset, str(data_root / dataset), deep)
+        report = ARCHIVES[dataset](str(data_root / dataset)).check(deep)
         assert report.checked == checked
         assert all(finding.severity == "note" for finding in report.findings)
         assert not report.synthetic

@@ -1,29 +1,32 @@
 """`fedrs data inspect`: numbers against NumPy on the decoded files, tables, pictures and mistakes."""
 
+import argparse
 import json
+from dataclasses import replace
 from datetime import date
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from rich.cells import cell_len
 
 from fedrs_lightning.cli.data_config import dataset_of
+from fedrs_lightning.cli.data_inspect import _inspect
 from fedrs_lightning.cli.inspect_tables import show
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.data import (
     IID,
     ByAttribute,
     ClientSplit,
-    Domain,
-    Domains,
     EuroSAT,
     FederatedDataset,
-    Federation,
-    FolderSegmentation,
+    ImageArchive,
+    ImageListing,
+    OwnRasters,
 )
-from fedrs_lightning.data.check.inspection import inspect_data
+from fedrs_lightning.data.clients.inspection import inspect_data
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.results.brief import brief_name, brief_number
 from fedrs_lightning.results.data_pictures import composites, stretch
@@ -41,7 +44,7 @@ def compare(bands, pixels, moments_of, pixels_of):
 
 
 def test_single_labels(sample):
-    dataset = EuroSAT(str(sample), IID(3), own_test=True, validation_fraction=0.1)
+    dataset = FederatedDataset(EuroSAT(str(sample)), IID(3), own_test=True, validation_fraction=0.1)
     dataset.prepare()
     federation = dataset.federation(5)
     facts = inspect_data(dataset, federation, 5, sample=None).facts
@@ -82,7 +85,7 @@ def test_single_labels(sample):
 
 
 def test_a_random_part_is_seeded_and_its_size_stated(sample):
-    dataset = EuroSAT(str(sample), IID(2))
+    dataset = FederatedDataset(EuroSAT(str(sample)), IID(2))
     dataset.prepare()
     federation = dataset.federation(0)
     whole, one, again, other = (
@@ -109,12 +112,9 @@ def test_masks(tmp_path, layouts):
             layouts.tiff(tmp_path / domain / part / "images" / "x.tif", image)
             layouts.tiff(tmp_path / domain / part / "labels" / "x.tif", (ids + 1)[None].astype(np.uint8))
             made[domain, part] = image, ids
-    parts = [
-        Domain(name, FolderSegmentation(name, {"one": 1, "two": 2, "three": 3}, 2, pixel_type="uint16", test_images="test/images",
-                                        test_labels="test/labels"), 1)
-        for name in ("a", "b")
-    ]  # fmt: skip
-    dataset = Domains(parts, str(tmp_path), crop_size=24, equal=False, normalise="train")
+    archive = OwnRasters(".", {"one": 1, "two": 2, "three": 3}, 2, None, "uint16", None, test_images="test/images",
+                         test_labels="test/labels")  # fmt: skip
+    dataset = FederatedDataset(archive, subfolders=["a", "b"], num_clients=1, root=str(tmp_path), crop_size=24)
     dataset.prepare()
     facts = inspect_data(dataset, dataset.federation(0), 0, sample=None).facts
     assert facts["kind"] == "segmentation"
@@ -130,49 +130,50 @@ def test_masks(tmp_path, layouts):
     assert [band["band"] for band in found["bands"]] == ["band 1", "band 2"]
 
 
-class Memory(FederatedDataset):
-    """Multi-label samples with bands of two sizes, from a source that keeps no sums."""
+class Memory(ImageArchive):
+    """Multi-label samples with bands of two sizes."""
 
-    num_classes, in_channels, class_names = (
-        4,
-        4,
-        ("water", "forest", "a very long class name that no table has room for", "absent"),
-    )
+    class_names = ("water", "forest", "a very long class name that no table has room for", "absent")
+    band_names = ("B04", "B03", "B08", "B11")
+    stored_bands: ClassVar = {"fine": ("B04", "B03", "B08"), "coarse": ("B11",)}
+    dtype = "uint16"
 
-    def __init__(self, clients=2):
-        rng, self.clients = np.random.default_rng(0), clients
+    def __init__(self, root="."):
+        rng = np.random.default_rng(0)
+        self.root = root
         self.fine = rng.integers(0, 5000, (30, 3, 8, 8)).astype(np.uint16)
         self.coarse = rng.integers(0, 9000, (30, 1, 4, 4)).astype(np.uint16)
         self.label = (rng.random((30, 4)) < [0.5, 0.5, 0.2, 0]).astype(np.float32)
 
-    def band_names(self, domain=""):
-        return {"fine": ("B04", "B03", "B08"), "coarse": ("B11",)}
+    def listing(self):
+        splits = np.repeat(["train", "test"], [20, 10])
+        owners = np.repeat(["Malta", "x/y", ""], 10)
+        return ImageListing(
+            Path(self.root), [str(number) for number in range(30)], self.label, splits=splits, clients=owners
+        )
+
+    def decode_sample(self, listing, number):
+        return {"fine": self.fine[number], "coarse": self.coarse[number]}
+
+    def fingerprint(self, listing):
+        return "in memory"
 
     def acquired(self, sample_id):
         return date(2017, 6, 1 + int(sample_id) % 3)
 
-    def prepare(self):
-        pass
 
-    def federation(self, seed):
-        def gather(indices, pin_memory=False):
-            arrays = {"fine": self.fine, "coarse": self.coarse, "label": self.label}
-            return {name: torch.from_numpy(array[indices]) for name, array in arrays.items()}
-
-        source = type("Source", (), {"gather": staticmethod(gather), "__len__": lambda self: 30})()
-        names = ("Malta", "x/y", "Nowhere")[: self.clients]
-        shares = (np.arange(10), np.arange(10, 20), np.empty(0, np.int64))
-        clients = tuple(ClientSplit(number, name, shares[number]) for number, name in enumerate(names))
-        return Federation(
-            source, clients, np.arange(20, 30), np.empty(0, np.int64), None, {}, [str(number) for number in range(30)]
-        )
+@pytest.fixture
+def several_labels(cache):
+    dataset = FederatedDataset(Memory())
+    dataset.prepare()
+    return dataset
 
 
-def test_label_sets_bands_of_two_sizes_and_days():
-    dataset = Memory()
+def test_label_sets_bands_of_two_sizes_and_days(several_labels):
+    dataset, archive = several_labels, several_labels.archive
     facts = inspect_data(dataset, dataset.federation(0), 0, sample=None).facts
     assert facts["kind"] == "multi-label"
-    found, label = facts["clients"][1]["train"], dataset.label[10:20]
+    found, label = facts["clients"][1]["train"], archive.label[10:20]
     assert found["class_counts"] == label.sum(axis=0).astype(int).tolist()
     sets = [tuple(row) for row in label.tolist()]
     assert found["label_sets"]["distinct"] == len(set(sets))
@@ -180,15 +181,15 @@ def test_label_sets_bands_of_two_sizes_and_days():
     assert first["num_samples"] == max(sets.count(row) for row in sets)
     assert sets.count(tuple(float(name in first["classes"]) for name in dataset.class_names)) == first["num_samples"]
     assert found["days"] == {"2017-06-01": 3, "2017-06-02": 4, "2017-06-03": 3}
-    fine = dataset.fine[10:20].transpose(1, 0, 2, 3).reshape(3, -1).astype(float)
+    fine = archive.fine[10:20].transpose(1, 0, 2, 3).reshape(3, -1).astype(float)
     compare(found["bands"][:3], fine, 10, 10)
-    compare(found["bands"][3:], dataset.coarse[10:20].reshape(1, -1).astype(float), 10, 10)
+    compare(found["bands"][3:], archive.coarse[10:20].reshape(1, -1).astype(float), 10, 10)
     assert [band["band"] for band in found["bands"]] == ["B04", "B03", "B08", "B11"]
     assert facts["clients"][0]["classes_lacking"] == ["absent"]
 
 
-def test_tables_of_many_clients_end(capsys):
-    dataset = Memory()
+def test_tables_of_many_clients_end(several_labels, capsys):
+    dataset = several_labels
     facts = inspect_data(dataset, dataset.federation(0), 0).facts
     facts["clients"] = [facts["clients"][0] | {"id": number, "name": f"client {number}"} for number in range(100)]
     show(facts)
@@ -208,15 +209,15 @@ def is_png(path):
 def test_command(sample, tmp_path, capsys):
     config = tmp_path / "data.yaml"
     config.write_text(
-        f"class_path: EuroSAT\ninit_args:\n  root: {sample}\n  normalise: train\n"
-        "  partition: {class_path: Dirichlet, init_args: {num_clients: 3, alpha: 0.5}}\n"
+        f"archive: {{class_path: EuroSAT, init_args: {{root: {sample}}}}}\nnormalise: federated\n"
+        "partition: {class_path: Dirichlet, init_args: {num_clients: 3, alpha: 0.5}}\n"
     )
     command = [
         "data",
         "inspect",
         "--config",
         str(config),
-        "--data.init_args.own_test",
+        "--data.own_test",
         "true",
         "--seed",
         "3",
@@ -242,25 +243,24 @@ def test_command(sample, tmp_path, capsys):
     assert all(is_png(path) for path in (tmp_path / "out").iterdir())
 
 
-def test_pictures_of_masks_and_of_many_labels(tmp_path, layouts, capsys, monkeypatch):
+def test_pictures_of_masks(tmp_path, layouts, capsys):
     layouts.potsdam(tmp_path / "data" / "potsdam", ["2_10", "2_11"], modalities=("RGBIR",), labels=("full",))
     config = tmp_path / "experiment.yaml"
+    archive = "{class_path: Potsdam, init_args: {root: potsdam, modality: rgbir, split: by_position}}"
     config.write_text(
-        "data:\n  class_path: Domains\n  init_args:\n    domains:\n"
-        "      - name: four\n        num_clients: 2\n"
-        "        dataset: {class_path: Potsdam, init_args: {root: potsdam, modality: rgbir, split: by_position}}\n"
-        f"    root: {tmp_path / 'data'}\n    crop_size: 32\n    normalise: train\ntask: "
-        f"{{class_path: SegmentationTask}}\nschedule: {{}}\n"
+        f"data:\n  domains:\n    - {{name: four, num_clients: 2, archive: {archive}}}\n"
+        f"  root: {tmp_path / 'data'}\n  crop_size: 32\ntask: {{class_path: SegmentationTask}}\nschedule: {{}}\n"
     )
     assert main(["data", "inspect", "--config", str(config), "--out", str(tmp_path / "a"), "--examples", "3"]) == 0
     assert "impervious surfaces" in capsys.readouterr().out
     assert is_png(tmp_path / "a" / "samples-0-four-0.png")
-    monkeypatch.setattr("fedrs_lightning.cli.data_config.dataset_of", lambda *_: (Memory(clients=3), 0))
-    assert main(["data", "inspect", "--config", "any.yaml", "--out", str(tmp_path / "b")]) == 0
+
+
+def test_pictures_of_several_labels(tmp_path, several_labels, capsys):
+    _inspect(several_labels, 0, argparse.Namespace(sample=256, examples=6, out=tmp_path / "b", json=None))
     out = capsys.readouterr().out
     assert "2017-06-01 (4), 2017-06-02 (3)" in out
     assert max(cell_len(line) for line in out[: out.index("4 pictures")].splitlines()) <= 80
-    assert "some clients have none to train on" in out  # the third
     assert sorted(path.name for path in (tmp_path / "b").glob("samples-*")) == [
         "samples-0-Malta.png",
         "samples-1-x-y.png",
@@ -268,13 +268,32 @@ def test_pictures_of_masks_and_of_many_labels(tmp_path, layouts, capsys, monkeyp
     assert is_png(tmp_path / "b" / "samples-1-x-y.png")
 
 
+def test_a_client_with_nothing_to_train_on_is_shown(several_labels, tmp_path, capsys):
+    """No archive and partition make one, but a federation may hold one."""
+    dataset = several_labels
+    federation = dataset.federation(0)
+    nothing = ClientSplit(2, "Nowhere", np.empty(0, np.int64))
+    federation = replace(federation, clients=(*federation.clients, nothing))
+    facts = inspect_data(dataset, federation, 0)
+    show(facts.facts)
+    assert "some clients have none to train on" in capsys.readouterr().out
+    assert facts.facts["clients"][2]["train"]["num_samples"] == 0
+
+
+def test_without_a_partition_all_is_one_client(sample, capsys):
+    assert main(["data", "inspect", "eurosat", "--root", str(sample)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("no partition is given, so all training samples are those of one client")
+    assert "EuroSAT (synthetic data): 1 clients, single-label" in out
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--samples", "3"], "unknown option '--samples'; did you mean '--sample'?"),
         (["--sample", "0"], "argument --sample: '0' is not a whole number of at least 1"),
-        (["--data.init_args.rood", "x"], "--data.init_args.rood: EuroSAT has no option 'rood'; did you mean 'root'?"),
-        (["--data.init_args.root", "absent"], "absent: no such folder; set root to the EuroSAT folder"),
+        (["--data.archive.rood", "x"], "--data.archive.rood: EuroSAT has no option 'rood'; did you mean 'root'?"),
+        (["--data.archive.root", "absent"], "absent: no such folder; set root to the EuroSAT folder"),
         (["--config", "absent.yaml"], "--config: no file absent.yaml"),
         (
             ["--json", "data.yaml/x.json"],
@@ -286,8 +305,8 @@ def test_pictures_of_masks_and_of_many_labels(tmp_path, layouts, capsys, monkeyp
 def test_mistakes_get_one_line_and_code_2(more, message, sample, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.yaml").write_text(
-        f"class_path: EuroSAT\ninit_args:\n  root: {sample}\n  partition: "
-        f"{{class_path: IID, init_args: {{num_clients: 2}}}}\n"
+        f"archive: {{class_path: EuroSAT, init_args: {{root: {sample}}}}}\n"
+        "partition: {class_path: IID, init_args: {num_clients: 2}}\n"
     )
     assert main(["data", "inspect", "--config", "data.yaml", *more]) == 2
     err = capsys.readouterr().err
@@ -301,20 +320,21 @@ def test_configs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "data.yaml").write_text(
-        "class_path: EuroSAT\ninit_args:\n  root: here\n  partition: {class_path: IID, init_args: {num_clients: 2}}\n"
+        "archive: {class_path: EuroSAT, init_args: {root: here}}\n"
+        "partition: {class_path: IID, init_args: {num_clients: 2}}\n"
     )
     (tmp_path / "parts" / "experiment.yaml").write_text(
         "seed: 4\ndata: data.yaml\ntask: {class_path: Any}\nmethod: FedAvg\n"
     )
     experiment = tmp_path / "parts" / "experiment.yaml"
     dataset, seed = dataset_of([experiment], [])
-    assert (type(dataset), dataset.root, seed) == (EuroSAT, "here", 4)
+    assert (type(dataset.archive), dataset.archive.root, seed) == (EuroSAT, "here", 4)
     dataset, seed = dataset_of(
         [experiment],
-        ["--data.init_args.root=there", "--data.partition", "ByAttribute", "--data.partition.attribute", "x"],
+        ["--data.archive.root=there", "--data.partition", "ByAttribute", "--data.partition.attribute", "x"],
         7,
     )
-    assert (dataset.root, seed, type(dataset.partition)) == ("there", 7, ByAttribute)
+    assert (dataset.archive.root, seed, type(dataset.domains[0].partition)) == ("there", 7, ByAttribute)
     experiment.write_text("data: data.yaml\nmethodd: FedAvg\n")
     with pytest.raises(ConfigError, match=r"experiment.yaml:2: there is no key 'methodd'; did you mean 'method'"):
         dataset_of([experiment], [])

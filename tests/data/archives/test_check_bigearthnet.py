@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from fedrs_lightning.cli.main import main
+from fedrs_lightning.data import BigEarthNet, FederatedDataset
 from fedrs_lightning.data.archives.bigearthnet import files as layout
-from fedrs_lightning.data.archives.bigearthnet.archive import BigEarthNet
-from fedrs_lightning.data.archives.bigearthnet.check import check_bigearthnet, look_at_headers
+from fedrs_lightning.data.archives.bigearthnet.check import patch_headers
 from fedrs_lightning.data.rasters.plain_tiff import first_pixels
 from fedrs_lightning.data.synth import bigearthnet_defects as defects
 from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
@@ -64,6 +64,11 @@ def damaged(small, tmp_path):
     return damage
 
 
+def check(root, deep=False, sample=None, **options):
+    """Of all seasons, unless said otherwise."""
+    return BigEarthNet(str(root), **({"season": "all"} | options)).check(deep, sample)
+
+
 def pattern(text, name):
     return text.format(patch=defects.PLACES[name].id if name in defects.PLACES else "")
 
@@ -75,24 +80,24 @@ def messages(report, severity="error"):
 @pytest.mark.parametrize("name", READ)
 def test_faults_are_found_by_headers_and_refused_by_the_reader(damaged, capsys, name):
     root = damaged(name)
-    assert main(["data", "check", "bigearthnet", "--root", str(root)]) == 2
+    assert main(["data", "check", "bigearthnet", "--season", "all", "--root", str(root)]) == 2
     out, err = capsys.readouterr()
     assert re.fullmatch(f"error: .*{pattern(READ[name], name)}.*\n", err)
     assert "1 error, 0 warnings" in out
     with pytest.raises(DataError) as refused:
-        BigEarthNet(str(root), season="all").prepare()
+        FederatedDataset(BigEarthNet(str(root), season="all")).prepare()
     assert re.search(pattern(READ[name], name), str(refused.value))
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_faults_are_found_by_decoding(damaged, name):
-    (message,) = messages(check_bigearthnet(str(damaged(name)), deep=True))
+    (message,) = messages(check(damaged(name), deep=True))
     assert re.search(pattern(FILES[name], name), message)
 
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_equal_content_is_found(damaged, deep):
-    (same,) = messages(check_bigearthnet(str(damaged("duplicate")), deep=deep))
+    (same,) = messages(check(damaged("duplicate"), deep=deep))
     assert re.search(
         f"{defects.PLACES['duplicate'].id}: the same content as .*_00_00; .*training and test data overlap", same
     )
@@ -103,15 +108,15 @@ def test_patches_that_only_begin_alike_are_not_the_same(damaged):
     path = layout.band_path(root / "BigEarthNet-S2", defects.PLACES["duplicate"].id, "B12")
     content = path.read_bytes()
     path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
-    assert not check_bigearthnet(str(root)).failed
+    assert not check(root).failed
 
 
 def test_a_patch_without_a_row(damaged, capsys):
     root = damaged("orphan")
-    assert main(["data", "check", "bigearthnet", "--root", str(root)]) == 2
+    assert main(["data", "check", "bigearthnet", "--season", "all", "--root", str(root)]) == 2
     assert re.search(f"{defects.PLACES['orphan'].id}: this patch is in no metadata table", capsys.readouterr().err)
     (root / layout.FLAGGED_METADATA).unlink()  # then nothing tells strangers from flagged patches
-    report = check_bigearthnet(str(root))
+    report = check(root)
     assert not report.failed
     assert "this and 2 more patches are not in metadata.parquet" in messages(report, "note")[1]
 
@@ -124,7 +129,7 @@ def test_many_patches_without_rows_are_one_line(damaged):
     root = damaged()
     rows = parquet.read_table(root / layout.METADATA).to_pylist()
     write_table(root / layout.METADATA, rows[3:])
-    (message,) = messages(check_bigearthnet(str(root)))
+    (message,) = messages(check(root))
     assert re.search(r": this patch \(and 2 more\) is in no metadata table", message)
 
 
@@ -138,15 +143,20 @@ def test_a_country_without_training_patches_is_no_client(damaged, capsys):
     write_table(
         root / layout.METADATA, [row | ({"split": "test"} if row["country"] == "Serbia" else {}) for row in rows]
     )
-    report = check_bigearthnet(str(root))
+    report = check(root)
     assert not report.failed
     (message,) = messages(report, "warning")
     assert message.startswith(
         "country Serbia has no training patches (season: all), so that a run refuses it as a client"
     )
-    assert main(["data", "check", "bigearthnet", "--root", str(root), "--countries", "Serbia,Finland"]) == 2
+    assert (
+        main(
+            ["data", "check", "bigearthnet", "--root", str(root), "--season", "all", "--countries", "[Serbia, Finland]"]
+        )
+        == 2
+    )
     assert capsys.readouterr().err == f"error: {message}\n"
-    assert not check_bigearthnet(str(root), countries=["Finland"]).findings[1:]
+    assert not check(root, countries=["Finland"]).findings[1:]
 
 
 def test_a_patch_in_two_countries(damaged):
@@ -157,7 +167,7 @@ def test_a_patch_in_two_countries(damaged):
     root = damaged()
     rows = parquet.read_table(root / layout.METADATA).to_pylist()
     write_table(root / layout.METADATA, [*rows, rows[0] | {"country": "Belgium"}])
-    (message,) = messages(check_bigearthnet(str(root)))
+    (message,) = messages(check(root))
     assert re.search(
         f"patch {rows[0]['patch_id']} is in {rows[0]['country']} and in Belgium; a patch may be in one split and one "
         "country",
@@ -167,8 +177,8 @@ def test_a_patch_in_two_countries(damaged):
 
 def test_flagged_patches_need_their_table(damaged, capsys):
     root = str(damaged("no-flagged-table"))
-    assert main(["data", "check", "bigearthnet", "--root", root]) == 0
-    assert main(["data", "check", "bigearthnet", "--root", root, "--flagged"]) == 2
+    assert main(["data", "check", "bigearthnet", "--season=all", "--root", root]) == 0
+    assert main(["data", "check", "bigearthnet", "--season=all", "--root", root, "--flagged", "true"]) == 2
     assert (
         "flagged patches (snow, cloud, shadow) are wanted, but the table that lists them is missing"
         in capsys.readouterr().err
@@ -176,13 +186,13 @@ def test_flagged_patches_need_their_table(damaged, capsys):
 
 
 def test_an_offset_is_a_warning(damaged):
-    (warning,) = messages(check_bigearthnet(str(damaged("offset"))), "warning")
+    (warning,) = messages(check(damaged("offset")), "warning")
     assert re.search(r"BigEarthNet-S2: in 12 patches the darkest hundredth of every band is 1\d\d\d or more", warning)
 
 
 def test_all_faults_are_listed_together(damaged):
     names = [name for name in defects.DEFECTS if name not in (*defects.ALONE, "unreadable", "no-flagged-table")]
-    report = check_bigearthnet(str(damaged(*names)), deep=True)
+    report = check(damaged(*names), deep=True)
     assert len(messages(report)) == len(names) - 1  # junk files are no fault
     assert not messages(report, "warning")
 
@@ -199,8 +209,8 @@ def test_files_and_folders_without_permission(damaged, monkeypatch):
             raise PermissionError(13, "Permission denied", str(path))
         return true_open(name, *arguments, **options)
 
-    monkeypatch.setattr("fedrs_lightning.data.plain_tiff.os.open", guarded)
-    (message,) = messages(check_bigearthnet(str(root)))
+    monkeypatch.setattr("fedrs_lightning.data.rasters.plain_tiff.os.open", guarded)
+    (message,) = messages(check(root))
     assert message == f"{path}: no permission to read it; run chmod u+r on it"
     true_scan = os.scandir
 
@@ -209,8 +219,8 @@ def test_files_and_folders_without_permission(damaged, monkeypatch):
             raise PermissionError(13, "Permission denied", str(name))
         return true_scan(name)
 
-    monkeypatch.setattr("fedrs_lightning.data.datasets.bigearthnet_store.os.scandir", closed)
-    (message,) = messages(check_bigearthnet(str(root)))
+    monkeypatch.setattr("fedrs_lightning.data.archives.bigearthnet.store.os.scandir", closed)
+    (message,) = messages(check(root))
     assert "no permission to read it; run chmod u+rx on it" in message
 
 
@@ -219,7 +229,17 @@ def test_a_sound_archive_gets_one_note_and_a_table(small, tmp_path, capsys, deep
     report = tmp_path / "report.json"
     assert (
         main(
-            ["data", "check", "bigearthnet", "--root", str(small), "--json", str(report), *(["--deep"] if deep else [])]
+            [
+                "data",
+                "check",
+                "bigearthnet",
+                "--season=all",
+                "--root",
+                str(small),
+                "--json",
+                str(report),
+                *(["--deep"] if deep else []),
+            ]
         )
         == 0
     )
@@ -229,7 +249,7 @@ def test_a_sound_archive_gets_one_note_and_a_table(small, tmp_path, capsys, deep
         f"252 files checked ({'decoded' if deep else 'headers read; --deep looks at every pixel'}): 0 errors, 0 "
         "warnings" in out
     )
-    read = json.loads(report.read_text())
+    (read,) = json.loads(report.read_text())["reports"]
     assert [finding["severity"] for finding in read["findings"]] == ["note"]
     assert read["synthetic"]
     assert read["files"]["Belgium"] == {"train": 2, "validation": 0, "test": 0, "days": 1, "flagged": 0}
@@ -241,37 +261,38 @@ def test_a_sound_archive_gets_one_note_and_a_table(small, tmp_path, capsys, deep
 
 def test_junk_is_ignored_and_strangers_are_not(damaged):
     root = damaged("junk-files")
-    assert [finding.severity for finding in check_bigearthnet(str(root)).findings] == ["note"]
+    assert [finding.severity for finding in check(root).findings] == ["note"]
     product = next((root / "BigEarthNet-S2").glob("S2*"))
     (root / "BigEarthNet-S2" / "notes").mkdir()
     (product / "readme.txt").write_text("hello")
-    warnings = messages(check_bigearthnet(str(root)), "warning")
+    warnings = messages(check(root), "warning")
     assert "notes: is not part of BigEarthNet and is not read" in warnings[1]
     assert "readme.txt: is no patch of BigEarthNet v2.0 and is not read" in warnings[0]
     shutil.copytree(product, root / "BigEarthNet-S2" / "S2A_MSIL2A_20170613T101031_87_48")
-    assert "this is BigEarthNet v1.0" in messages(check_bigearthnet(str(root)))[0]
+    assert "this is BigEarthNet v1.0" in messages(check(root))[0]
 
 
 def test_seasons_countries_and_random_parts(small):
-    summer = check_bigearthnet(str(small), season="summer")
+    summer = check(small, season="summer")
     assert set(summer.files) == set(layout.COUNTRIES[:8])
-    assert check_bigearthnet(str(small), season=[12]).samples == {"Austria train": 1, "Kosovo train": 1}
-    assert check_bigearthnet(str(small), sample=3).checked == 36
-    assert check_bigearthnet(str(small), countries=["Serbia"]).checked == 24
-    (message,) = messages(check_bigearthnet(str(small), season="summer", countries=["Kosovo", "Serbia"]))
+    assert check(small, season=[12]).samples == {"Austria train": 1, "Kosovo train": 1}
+    assert check(small, sample=3).checked == 36
+    assert check(small, countries=["Serbia"]).checked == 24
+    (message,) = messages(check(small, season="summer", countries=["Kosovo", "Serbia"]))
     assert "country Kosovo has no patches left (season: summer)" in message
-    (message,) = messages(check_bigearthnet(str(small), season=[3]))
+    (message,) = messages(check(small, season=[3]))
     assert "no patches left (season: [3])" in message
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--season", "sumer"], "--season must be summer, all, or months such as 6,7,8, got 'sumer'"),
-        (["--season", "13"], "season must be summer, all, or a list of months"),
-        (["--countries", "Germany"], "'Germany' is not one of the countries Finland"),
+        (["--season", "sumer"], "--data.archive.season: expected"),
+        (["--season", "[13]"], "season must be summer, all, or a list of months"),
+        (["--countries", "[Germany]"], "countries must be Finland, Ireland, "),
         (["--sample", "0"], "--sample must be at least 1, got 0"),
-        (["--clients", "3"], "--clients is for eurosat; leave it out"),
+        (["--bands", "[B99]"], "B99"),
+        (["--clients", "3"], "unknown option '--clients'"),
     ],
 )
 def test_wrong_options(small, capsys, options, message):
@@ -290,28 +311,25 @@ def test_without_pyarrow(small, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", guarded)
-    assert (
-        "needs the package pyarrow, which is not installed; run: pip install pyarrow"
-        in messages(check_bigearthnet(str(small)))[0]
-    )
+    assert "needs the package pyarrow, which is not installed; run: pip install pyarrow" in messages(check(small))[0]
 
 
 def test_a_missing_root_and_a_missing_table(small, damaged):
-    assert "no such folder; set root to" in messages(check_bigearthnet(str(small / "nowhere")))[0]
+    assert "no such folder; set root to" in messages(check(small / "nowhere"))[0]
     root = damaged()
     (root / layout.METADATA).write_bytes(b"PAR1 not a table")
-    assert "metadata.parquet: cannot be read as a Parquet table" in messages(check_bigearthnet(str(root)))[0]
+    assert "metadata.parquet: cannot be read as a Parquet table" in messages(check(root))[0]
     (root / layout.METADATA).unlink()
-    assert "metadata.parquet: no such table" in messages(check_bigearthnet(str(root)))[0]
+    assert "metadata.parquet: no such table" in messages(check(root))[0]
 
 
 def test_real_patches_are_sound(data_root):
     for folder, patches, untrained in (("bigearthnet_v2", 21, []), ("bigearthnet_v2_v1pixels", 29, ["Switzerland"])):
         for deep in (False, True):
-            report = check_bigearthnet(str(data_root / folder), deep=deep)
+            report = check(data_root / folder, deep=deep)
             assert [finding.message.split()[1] for finding in report.findings] == untrained
             assert report.checked == 12 * patches
-    (fault,) = check_bigearthnet(str(data_root / "bigearthnet_v1")).findings
+    (fault,) = check(data_root / "bigearthnet_v1").findings
     assert "this is BigEarthNet v1.0" in fault.message
 
 
@@ -328,7 +346,7 @@ def test_plain_water_may_be_equal(damaged):
                 path.read_bytes()[: -2 * layout.SIDE[band] ** 2] + np.full(layout.SIDE[band] ** 2, 7, "<u2").tobytes()
             )
     for deep in (False, True):
-        report = check_bigearthnet(str(root), deep=deep)
+        report = check(root, deep=deep)
         assert not report.failed
         assert "the same plain pixels also in" in messages(report, "note")[1]
 
@@ -345,9 +363,9 @@ def test_an_lmdb_is_checked_through_its_reader(small, tmp_path):
             if path == patches[5]:
                 bands["B04"][:] = 0
             transaction.put(path.name.encode(), save(bands))
-    (message,) = messages(check_bigearthnet(str(root)))[:1]
+    (message,) = messages(check(root))[:1]
     assert f"1 of 21 patches of the table are not on disk, the first is {patches[0].name}" in message
-    found = messages(check_bigearthnet(str(root), deep=True))
+    found = messages(check(root, deep=True))
     assert [text for text in found if f"{patches[5].name}/B04: is zero everywhere" in text]
 
 
@@ -374,7 +392,7 @@ def test_other_forms_of_tiff_are_left_to_gdal(damaged, form):
     with rasterio.open(path, "w", **profile, **more) as raster:
         raster.write(pixels)
     assert first_pixels(path, 120) is None
-    assert look_at_headers(root / "BigEarthNet-S2", defects.PLACES["missing-band"].id)[0] == []
+    assert patch_headers(root / "BigEarthNet-S2", defects.PLACES["missing-band"].id).faults == []
 
 
 def test_a_cut_header_is_not_plain(small, tmp_path):

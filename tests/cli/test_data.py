@@ -10,7 +10,8 @@ def test_synth_then_check(tmp_path, capsys):
     assert "200 synthetic tiles, 2 domains" in capsys.readouterr().out
     assert main(command) == 0
     assert "already holds this sample" in capsys.readouterr().out
-    assert main(["data", "check", "eurosat", "--root", str(tmp_path / "s"), "--clients", "3", "--alpha", "1.0"]) == 0
+    partition = ["--data.partition", "Dirichlet", "--data.partition.num_clients", "3", "--data.partition.alpha", "1.0"]
+    assert main(["data", "check", "eurosat", "--root", str(tmp_path / "s"), *partition]) == 0
     out = capsys.readouterr().out
     assert "2: client 2" in out
     assert "note: " in out

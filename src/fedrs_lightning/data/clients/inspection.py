@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedrs_lightning.data.clients.federation import ClientSplit, FederatedDataset, Federation, SampleSource
-from fedrs_lightning.data.packs.crop_source import CropSource
-from fedrs_lightning.data.packs.fields import FieldSource, mean_std
-from fedrs_lightning.errors import DataError
+from fedrs_lightning.data.clients.federation import ClientSplit, Federation
+from fedrs_lightning.data.packs.fields import mean_std
+from fedrs_lightning.data.packs.source import PackedSource
 from fedrs_lightning.seeding import numpy_stream
+
+if TYPE_CHECKING:
+    from fedrs_lightning.data.clients.dataset import FederatedDataset
 
 FORMAT = 1
 POINTS = (1, 50, 99)
-CHUNK = 64  # samples looked at together
+CHUNK = 64  # samples read together
 BINS = 16384  # of a histogram that is kept
 FREQUENT = 5  # label sets that are listed
 LEVELS = {"uint8": 256, "uint16": 65536}
@@ -43,16 +45,16 @@ class Inspection:
 def inspect_data(
     dataset: FederatedDataset, federation: Federation, seed: int, sample: int | None = 256, examples: int = 6
 ) -> Inspection:
-    """Look at every client and split.
+    """Describe every client and split.
 
-    Samples, classes and days are of all samples, and so are mean and deviation where the source keeps sums. Extremes,
-    percentiles and histograms are of a random part of each split.
+    Samples, classes, days, mean and deviation are of all samples; extremes, percentiles and histograms of a random part
+    of each split.
 
     Args:
         dataset: knows names of classes and bands.
         federation: of `dataset`.
         seed: of the random parts.
-        sample: size of a random part; None looks at every pixel.
+        sample: size of a random part; None takes every pixel.
         examples: training samples of each client that are named as examples.
     """
     return _Inspector(dataset, federation, seed, sample).run(examples)
@@ -61,25 +63,22 @@ def inspect_data(
 class _Inspector:
     def __init__(self, dataset: FederatedDataset, federation: Federation, seed: int, sample: int | None) -> None:
         self.dataset, self.federation, self.seed, self.sample = dataset, federation, seed, sample
+        assert isinstance(federation.source, PackedSource)
         self.source, self.num_classes = federation.source, dataset.num_classes
-        first = next(client.train for client in federation.clients if len(client.train))[:1]
-        probe = self.source.gather(first)
-        self.fields = {name: str(values.numpy().dtype) for name, values in probe.items() if values.dim() == 4}
-        for name, kind in self.fields.items():
-            if kind not in LEVELS:
-                raise DataError(f"the data set gives '{name}' as {kind}; pixels must be uint8 or uint16 to be counted")
-        self.kind = (
-            "segmentation" if "mask" in probe else "multi-label" if probe["label"].dim() == 2 else "single-label"
-        )
-        self.labels = None if self.kind == "segmentation" else _labels(self.source)
-        self.seen: dict[bytes, dict[str, Any]] = {}
+        fields = self.source.parts[0].pack.fields
+        self.fields = {name: fields[name] for name in dataset.band_names()}
+        label = self.source.extras.get("label")
+        self.labels = None if label is None else label.numpy()
+        kinds = {0: "segmentation", 1: "single-label", 2: "multi-label"}
+        self.kind = kinds[0 if self.labels is None else self.labels.ndim]
+        self.known: dict[bytes, dict[str, Any]] = {}
 
     def run(self, examples: int) -> Inspection:
         clients, total = self.federation.clients, sum(len(client.train) for client in self.federation.clients)
-        found = Inspection({}, bin_width={name: max(1, LEVELS[kind] // BINS) for name, kind in self.fields.items()})
+        found = Inspection({}, bin_width={name: max(1, LEVELS[own.dtype] // BINS) for name, own in self.fields.items()})
         described, pooled = [], _Pool()
         for client in clients:
-            facts, counts = self._look(
+            facts, counts = self._describe(
                 client.train, client.domain, numpy_stream(self.seed, "inspect", client.id, "train")
             )
             pooled.add(facts, counts)
@@ -127,13 +126,13 @@ class _Inspector:
         return self._test(indices, one, numpy_stream(self.seed, "inspect", "common", name))
 
     def _test(self, indices: np.ndarray, domain: str | None, rng: np.random.Generator) -> dict[str, Any]:
-        """Facts of a split that clients may share, which is then looked at once."""
+        """Facts of a split that clients may share, which is then described once."""
         key = indices.tobytes() + f"|{domain}".encode()
-        if key not in self.seen:
-            self.seen[key] = self._look(indices, domain, rng)[0]
-        return self.seen[key]
+        if key not in self.known:
+            self.known[key] = self._describe(indices, domain, rng)[0]
+        return self.known[key]
 
-    def _look(
+    def _describe(
         self, indices: np.ndarray, domain: str | None, rng: np.random.Generator
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         facts: dict[str, Any] = {"num_samples": len(indices)} | self._classes(indices)
@@ -152,26 +151,24 @@ class _Inspector:
             else np.sort(rng.choice(indices, self.sample, replace=False))
         )
         counts = self._count(part)
+        return facts | {"bands": self._bands(indices, domain, counts, len(part))}, counts
+
+    def _bands(
+        self, indices: np.ndarray, domain: str, counts: Mapping[str, np.ndarray], looked_at: int
+    ) -> list[dict[str, Any]]:
+        """Mean and deviation of each band over all samples, extremes and percentiles of a histogram of some."""
         bands = []
-        for name, table in counts.items():
-            for place, values in enumerate(self._moments(indices, part, name, table)):
-                bands.append(
-                    {"band": self._name(name, place, domain), "field": name} | values | _spread(table[place], len(part))
-                )
-        return facts | {"bands": bands}, counts
+        for name, names in self.dataset.band_names(domain).items():
+            rows = zip(names, *mean_std(*self.source.sums(indices, name)), counts[name], strict=True)
+            for band, mean, deviation, row in rows:
+                moments = {"mean": mean, "deviation": deviation, "moments_of": len(indices)}
+                bands.append({"band": band, "field": name} | moments | _spread(row, looked_at))
+        return bands
 
     def _classes(self, indices: np.ndarray) -> dict[str, Any]:
-        if isinstance(self.source, CropSource):
+        if self.labels is None:
             pixels = self.source.class_pixels(indices, self.num_classes).tolist()
             return {"class_counts": pixels[:-1], "ignored_pixels": pixels[-1]}
-        if self.labels is None:
-            total = np.zeros(256, np.int64)
-            for batch in _chunks(self.source, indices):
-                total += np.bincount(batch["mask"].reshape(-1), minlength=256)
-            return {
-                "class_counts": total[: self.num_classes].tolist(),
-                "ignored_pixels": int(total[self.num_classes :].sum()),
-            }
         own = self.labels[indices]
         if self.kind == "single-label":
             return {"class_counts": np.bincount(own, minlength=self.num_classes).tolist()}
@@ -184,56 +181,28 @@ class _Inspector:
 
     def _count(self, part: np.ndarray) -> dict[str, np.ndarray]:
         """Pixels by value of each field and band, int64 [C, levels]; those beyond a tile's edge are left out."""
-        counts: dict[str, np.ndarray] = {}
+        counts = {name: np.zeros((own.shape[0], LEVELS[own.dtype]), np.int64) for name, own in self.fields.items()}
         for start in range(0, len(part), CHUNK):
             wanted = part[start : start + CHUNK]
             batch = self.source.gather(wanted)
-            for name, kind in self.fields.items():
+            for name, table in counts.items():
                 pixels = batch[name].numpy()
-                table = counts.setdefault(name, np.zeros((pixels.shape[1], LEVELS[kind]), np.int64))
-                pieces = (
-                    [pixels] if not isinstance(self.source, CropSource) else list(_inside(self.source, wanted, pixels))
-                )
+                pieces = [pixels]
+                if self.labels is None:
+                    inside = zip(pixels, self.source.inside(wanted), strict=True)
+                    pieces = [crop[None, :, :height, :width] for crop, (height, width) in inside]
                 for piece in pieces:
-                    for band in range(piece.shape[1]):
-                        table[band] += np.bincount(piece[:, band].reshape(-1), minlength=LEVELS[kind])
+                    for band, row in enumerate(table):
+                        row += np.bincount(piece[:, band].reshape(-1), minlength=len(row))
         return counts
-
-    def _moments(self, indices: np.ndarray, part: np.ndarray, name: str, table: np.ndarray) -> Iterator[dict[str, Any]]:
-        """Mean and deviation of each band, over all samples where the source keeps sums."""
-        if isinstance(self.source, CropSource):
-            count, sums = self.source.sums(indices)
-        elif isinstance(self.source, FieldSource):
-            count, sums = self.source.sums(indices, name)
-        else:
-            count, sums, indices = int(table[0].sum()), _sums(table), part
-        for mean, deviation in zip(*mean_std(count, sums), strict=True):
-            yield {"mean": mean, "deviation": deviation, "moments_of": len(indices)}
 
     def _pooled_bands(self, pooled: _Pool) -> list[dict[str, Any]]:
         """Bands of all training samples together, where all clients have the same bands."""
-        named = {
-            tuple(self._name(name, place, client.domain) for name, place in self._places(pooled))
-            for client in self.federation.clients
-        }
-        if len(named) > 1:
+        clients = self.federation.clients
+        if len({tuple(self.dataset.band_names(client.domain).items()) for client in clients}) > 1 or not pooled.counts:
             return []
-        train = np.concatenate([client.train for client in self.federation.clients])
-        bands = []
-        for name, table in pooled.counts.items():
-            for place, values in enumerate(self._moments(train, train, name, table)):
-                values |= {} if isinstance(self.source, (CropSource, FieldSource)) else {"moments_of": pooled.looked_at}
-                bands.append(
-                    {"band": self._name(name, place, self.federation.clients[0].domain), "field": name} | values
-                )
-                bands[-1] |= _spread(table[place], pooled.looked_at)
-        return bands
-
-    def _places(self, pooled: _Pool) -> list[tuple[str, int]]:
-        return [(name, place) for name, table in pooled.counts.items() for place in range(len(table))]
-
-    def _name(self, name: str, place: int, domain: str) -> str:
-        return band_names(self.dataset, name, domain, place + 1)[place]
+        train = np.concatenate([client.train for client in clients])
+        return self._bands(train, clients[0].domain, pooled.counts, pooled.looked_at)
 
     def _lacking(self, counts: list[int]) -> list[str]:
         return [name for name, count in zip(self.dataset.class_names, counts, strict=True) if not count]
@@ -262,20 +231,13 @@ class _Pool:
         )
 
 
-def band_names(dataset: FederatedDataset, field: str, domain: str, number: int) -> tuple[str, ...]:
-    """Names of the bands of a field, or their numbers where the data set does not name as many."""
-    named = dataset.band_names(domain).get(field, ())
-    return named if len(named) >= number else tuple(f"{field} {place}" for place in range(1, number + 1))
-
-
-def examples_of(source: SampleSource, indices: np.ndarray, client: ClientSplit, dataset: FederatedDataset) -> Examples:
+def examples_of(
+    federation: Federation, indices: np.ndarray, client: ClientSplit, dataset: FederatedDataset
+) -> Examples:
     """Pixels of some samples of a client, to be shown."""
-    batch = {name: values.numpy() for name, values in source.gather(indices).items()}
-    bands = {}
-    for name, values in batch.items():
-        if values.ndim == 4:
-            for place, band in enumerate(band_names(dataset, name, client.domain, values.shape[1])[: values.shape[1]]):
-                bands[band] = values[:, place]
+    batch = {name: values.numpy() for name, values in federation.source.gather(indices).items()}
+    names = dataset.band_names(client.domain).items()
+    bands = {band: batch[field][:, place] for field, own in names for place, band in enumerate(own)}
     return Examples(bands, batch.get("mask"), batch.get("label"))
 
 
@@ -292,35 +254,6 @@ class Examples:
     bands: dict[str, np.ndarray]
     mask: np.ndarray | None
     label: np.ndarray | None
-
-
-def _labels(source: SampleSource) -> np.ndarray:
-    if isinstance(source, FieldSource):
-        return source.extras["label"].numpy()
-    return np.concatenate([batch["label"] for batch in _chunks(source, np.arange(len(source)))])
-
-
-def _chunks(source: SampleSource, indices: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
-    for start in range(0, len(indices), CHUNK):
-        yield {name: values.numpy() for name, values in source.gather(indices[start : start + CHUNK]).items()}
-
-
-def _inside(source: CropSource, indices: np.ndarray, pixels: np.ndarray) -> Iterator[np.ndarray]:
-    """The part of each crop that lies in its tile, [1, C, h, w]."""
-    owner = np.searchsorted(source.offsets, indices, side="right") - 1
-    for row, (number, crop) in enumerate(zip(owner, indices - source.offsets[owner], strict=True)):
-        index = source.parts[number].pack.index
-        tile = index.tile[crop]
-        yield pixels[row : row + 1, :, : int(index.heights[tile]), : int(index.widths[tile])]
-
-
-def _sums(table: np.ndarray) -> list[list[int]]:
-    values = [int(value) for value in np.flatnonzero(table.any(axis=0))]
-    rows = [[int(row[value]) for value in values] for row in table]
-    return [
-        [sum(count * value**power for count, value in zip(row, values, strict=True)) for row in rows]
-        for power in (1, 2)
-    ]
 
 
 def _spread(counts: np.ndarray, samples: int) -> dict[str, Any]:
