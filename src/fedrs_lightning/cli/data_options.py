@@ -24,11 +24,12 @@ class DataParser(argparse.ArgumentParser):
         arguments, unknown = self.parse_known_args(argv)
         if unknown:
             name = unknown[0].split("=")[0]
-            self.error(
-                f"unknown {'option' if name.startswith('-') else 'argument'} "
-                f"'{name}'{hint(name, list(self._option_string_actions))}"
-            )
+            self.error(f"unknown {'option' if name.startswith('-') else 'argument'} '{name}'{hint(name, self.names())}")
         return arguments
+
+    def names(self) -> list[str]:
+        """All option names, such as `--config`."""
+        return list(self._option_string_actions)
 
 
 def one_of(names: Collection[str]) -> Callable[[str], str]:

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, NoReturn, get_args, get_type_hints
 
 from jsonargparse import ArgumentParser
 from torch.optim import Optimizer
@@ -184,11 +184,15 @@ class _Walk:
     def _group(self, name: str, rest: tuple[str, ...], value: Any, place: _Place, text: str | None) -> None:
         if rest:
             known = arguments_of(self.schema.groups[name])
-            if rest[0] not in known or rest[1:]:
+            base = _class_of(known[rest[0]].hint) if rest[0] in known else None
+            if rest[0] not in known or (rest[1:] and base is None):
                 unknown = ".".join(rest)
                 place.fail("", f"{name} has no key '{unknown}'", nearest(unknown, known))
             self.seen.setdefault(name, set()).add(rest[0])
-            place.check(f"{name}.{rest[0]}", known[rest[0]].hint, value, text)
+            if base is not None and value is not None:
+                self._class(f"{name}.{rest[0]}", base, rest[1:], value, place, text)
+            else:
+                place.check(f"{name}.{rest[0]}", known[rest[0]].hint, value, text)
             return
         value, place = place.follow(name, value)
         if not isinstance(value, Mapping):
@@ -319,6 +323,12 @@ def arguments_of(cls: type) -> dict[str, Argument]:
         )
         for name in names
     }
+
+
+def _class_of(hint: Any) -> type | None:
+    """The class that a config names for an argument of this type, or None for plain values."""
+    inner = [part for part in get_args(hint) or (hint,) if part is not type(None)]
+    return inner[0] if len(inner) == 1 and inspect.isclass(inner[0]) and inspect.isabstract(inner[0]) else None
 
 
 def subclasses(base: type) -> dict[str, type]:

@@ -53,7 +53,8 @@ class Archive(ABC):
     published: Statistics | None = None
     stored_side: int | None = None
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
 
@@ -111,6 +112,7 @@ class ImageListing:
         splits: published split of each, `train`, `validation` or `test`, or empty for none; str [N]. None where nothing
             is published.
         clients: published owner of each, such as a country; str [N], empty for nobody's. None where there is none.
+        binding: whether a partition may not give the samples to others, since the user named their owners.
         client_order: the owners in the order of client ids; None sorts them.
         attributes: other facts of each sample, name to [N], for the partition `ByAttribute`.
         where: for messages: the file, or the row of a table; empty takes `ids`.
@@ -123,6 +125,7 @@ class ImageListing:
     paths: Sequence[Path] = ()
     splits: np.ndarray | None = None
     clients: np.ndarray | None = None
+    binding: bool = True
     client_order: tuple[str, ...] | None = None
     attributes: Mapping[str, np.ndarray] = field(default_factory=dict)
     where: Sequence[str] = ()
@@ -166,6 +169,14 @@ class ImageArchive(Archive):
     def decode_sample(self, listing: ImageListing, number: int) -> Mapping[str, np.ndarray]:
         """The arrays of a sample by name. Called from many threads."""
         return {"image": self.decode(listing.paths[number])}
+
+    def check_header(self, path: Path) -> bool:
+        """Refuse a file whose header shows that it is wrong; False where headers say nothing, so that it is decoded.
+
+        Raises:
+            DataError: names the file and a remedy.
+        """
+        return False
 
     def fingerprint(self, listing: ImageListing) -> str:
         """A text that changes when the files do."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from fedrs_lightning.data.packs.pack import hash_ids
 from fedrs_lightning.data.transforms.transform import Kernel
 from fedrs_lightning.errors import ConfigError, DataError, one_of
 from fedrs_lightning.files import read_json
+
+if TYPE_CHECKING:
+    from fedrs_lightning.data.check.report import Report
 
 MEAN = (438.37, 614.06, 588.41, 942.75, 1769.85, 2049.48, 2193.29, 2235.49, 1568.21, 997.72)
 STD = (607.03, 603.30, 684.57, 738.30, 1100.46, 1275.84, 1369.37, 1356.75, 1070.80, 814.09)
@@ -39,7 +42,8 @@ class BigEarthNet(ImageArchive):
     downloaded; it is never written to. BigEarthNet v1.0 is recognised and refused.
 
     Every patch belongs to its country, in the order Finland, Ireland, Serbia, Austria, Belgium, Lithuania, Portugal,
-    Switzerland, Kosovo, Luxembourg, or in the order of `countries`. The published split is geographic.
+    Switzerland, Kosovo, Luxembourg, or in the order of `countries`, unless a partition says otherwise; attributes for
+    `ByAttribute` are `country`, `month` and `tile`. The published split is geographic.
 
     Args:
         root: folder that holds `BigEarthNet-S2`, or that folder itself, or the folder of an LMDB made with rico-hdl.
@@ -61,7 +65,7 @@ class BigEarthNet(ImageArchive):
 
     def __init__(
         self,
-        root: str,
+        root: str = ".",
         metadata: str | None = None,
         flagged_metadata: str | None = None,
         season: Literal["summer", "all"] | list[int] = "summer",
@@ -102,7 +106,8 @@ class BigEarthNet(ImageArchive):
     def settings(self) -> dict[str, Any]:
         """All ten bands at native size are decoded, whatever a network takes."""
         decoder = None if self._store is None else self._store.decoder
-        return {"archive": "BigEarthNet-S2 v2.0", "bands": self.stored_bands, "decoder": decoder}
+        stored = {name: list(bands) for name, bands in self.stored_bands.items()}
+        return {"archive": "BigEarthNet-S2 v2.0", "bands": stored, "decoder": decoder}
 
     def acquired(self, sample_id: str) -> date:
         """Day of acquisition, from the patch id."""
@@ -142,6 +147,7 @@ class BigEarthNet(ImageArchive):
             rows.labels,
             splits=np.asarray(layout.SPLITS)[rows.split],
             clients=owner,
+            binding=False,
             client_order=countries,
             attributes={
                 "country": owner,
@@ -150,6 +156,12 @@ class BigEarthNet(ImageArchive):
             },
             facts=self._facts(found, missing),
         )
+
+    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
+        """See `Archive.check`."""
+        from fedrs_lightning.data.archives.bigearthnet.check import check_bigearthnet
+
+        return check_bigearthnet(self, deep, sample, seed)
 
     def fields(self, listing: ImageListing) -> dict[str, Field]:
         """Ten bands at native size."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedrs_lightning.data.archives.bigearthnet import faults
 from fedrs_lightning.data.archives.bigearthnet import files as layout
-from fedrs_lightning.data.packs.samples import fingerprint
+from fedrs_lightning.data.packs.pack import fingerprint
 from fedrs_lightning.errors import DataError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from fedrs_lightning.data.archives.folders import synthetic_facts
 from fedrs_lightning.data.archives.own.image_format import RESIZE, ImageFormat, decoder
 from fedrs_lightning.data.archives.own.listing import scan_folders, scan_table
 from fedrs_lightning.data.packs.fields import Field
+from fedrs_lightning.data.rasters.rows import open_rows
 from fedrs_lightning.errors import ConfigError, one_of
 
 
@@ -44,7 +46,8 @@ class OwnImages(ImageArchive):
 
     def __init__(
         self,
-        root: str,
+        root: str = ".",
+        *,
         classes: list[str],
         in_channels: int,
         table: str | None = None,
@@ -71,7 +74,7 @@ class OwnImages(ImageArchive):
             raise ConfigError("separator must be a visible character or word, as class names may hold spaces")
         if (mean is None) != (std is None):
             raise ConfigError("mean and std belong together; set both or neither")
-        if mean is not None and std is not None and not len(mean) == len(std) == in_channels or min(std or [1]) <= 0:
+        if mean is not None and std is not None and (not len(mean) == len(std) == in_channels or min(std) <= 0):
             raise ConfigError(
                 f"mean and std need in_channels={in_channels} numbers, and std above 0, got {mean} and {std}"
             )
@@ -105,7 +108,7 @@ class OwnImages(ImageArchive):
     def settings(self) -> dict[str, Any]:
         """See `Archive.settings`."""
         return super().settings() | {
-            "numbers": self.bands,
+            "numbers": None if self.bands is None else list(self.bands),
             "pixel_type": self.dtype,
             "image_size": self.image_size,
             "resize": None if self.image_size is None else RESIZE,
@@ -118,13 +121,18 @@ class OwnImages(ImageArchive):
             found = scan_folders(self.root, self._classes)
         else:
             found = scan_table(self.root, self.table, self._classes, self.multi_label, self.separator)
-        found.facts.update(table=self.table, synthetic=synthetic_facts(Path(self.root).expanduser()))
-        return found
+        return replace(found, facts={"table": self.table, "synthetic": synthetic_facts(Path(self.root).expanduser())})
 
     def fields(self, listing: ImageListing) -> dict[str, Field]:
         """Of the size of the first image, where images are not resized."""
         self._size = self.format.size(listing.paths[0])
         return {"image": Field((len(self._names), *self._size), self.dtype)}
+
+    def check_header(self, path: Path) -> bool:
+        """Bands, type and size."""
+        with open_rows(path) as raster:
+            self.format.judge(raster, path, self._size or self.format.size(path))
+        return True
 
     def decode(self, path: Path) -> np.ndarray:
         """See `ImageArchive.decode`."""
