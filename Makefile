@@ -60,7 +60,7 @@ $(VENV)/.docs: $(VENV)/.installed
 	@touch $@
 
 docs: $(VENV)/.docs ## the documentation site, in build/site; warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 format: setup ## let ruff format the code
 	$(BIN)/ruff format .
