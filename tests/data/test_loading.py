@@ -18,7 +18,7 @@ from fedrs_lightning.data.packing import PackedSource, pack
 from fedrs_lightning.data.prefetch import ahead
 from fedrs_lightning.data.residence import GIB
 from fedrs_lightning.data.transform import ImageTransform, dihedral
-from fedrs_lightning.engine.strategy import FabricSettings
+from fedrs_lightning.engine.settings import FabricSettings
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.seeding import torch_stream
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fedrs_lightning.data import ClientSplit, Federation
 from fedrs_lightning.data.transform import ImageTransform
-from fedrs_lightning.engine.engine import Engine, Schedule
+from fedrs_lightning.engine.engine import Engine
+from fedrs_lightning.engine.settings import Schedule
 from fedrs_lightning.engine.strategy import ClientParallelStrategy
 from fedrs_lightning.methods import FedAvg
 from fedrs_lightning.results.store import RunStore

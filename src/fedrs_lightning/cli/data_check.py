@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedrs_lightning.cli.data_options import DATASETS, DataParser, one_of
-from fedrs_lightning.cli.options import writing
+from fedrs_lightning.cli.data_options import DATASETS
+from fedrs_lightning.cli.options import Parser, one_of, writing
 from fedrs_lightning.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def main(argv: Sequence[str]) -> int:
     return 2 if report.failed else 0
 
 
-def _parser() -> DataParser:
-    parser = DataParser("fedrs data check", description="Find the faults of a data folder.", allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="fedrs data check", description="Find the faults of a data folder.")
     parser.add_argument(
         "dataset", type=one_of(DATASETS), nargs="?", help=f"{', '.join(DATASETS)}; or leave it out and give --config"
     )
@@ -120,7 +120,7 @@ def _parser() -> DataParser:
     return parser
 
 
-def _check_config(options: argparse.Namespace, overrides: Sequence[str], parser: DataParser) -> int:
+def _check_config(options: argparse.Namespace, overrides: Sequence[str], parser: Parser) -> int:
     from fedrs_lightning.cli.data_config import dataset_of
     from fedrs_lightning.data.check_dataset import check_dataset
     from fedrs_lightning.files import write_json

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
+from jsonargparse import ArgumentParser
 
-from jsonargparse import SUPPRESS, ArgumentParser
-
-from fedrs_lightning.cli.data_options import DataParser
-from fedrs_lightning.cli.messages import plain_message, refusal
-from fedrs_lightning.cli.mistakes import Schema, config_files, first_mistake
-from fedrs_lightning.cli.yaml_files import YamlFile
-from fedrs_lightning.data import FederatedDataset
+from fedrs_lightning.cli.config.command_line import refusal
+from fedrs_lightning.cli.config.reading import read
+from fedrs_lightning.cli.config.signatures import named
+from fedrs_lightning.cli.config.yaml_files import YamlFile
+from fedrs_lightning.cli.options import Parser
 from fedrs_lightning.errors import ConfigError, FedrsError
 
-OTHERS = ("task", "method", "schedule", "optimizer", "fabric", "run", "resume")
-"""Keys of an experiment file that say nothing about its data: whatever stands there is passed over."""
-
+if TYPE_CHECKING:
+    from fedrs_lightning.data import FederatedDataset
 
 EPILOG = """any option of the data set may be overridden as for fedrs fit, for example
   --data.init_args.root DIR   --data.init_args.partition.init_args.alpha 0.1"""
 
 
-def config_parser(command: str, description: str) -> DataParser:
+def config_parser(command: str, description: str) -> Parser:
     """Parser of a command that takes `--config FILE`; options `--data...` are taken out before (`data_options`)."""
-    style = argparse.RawDescriptionHelpFormatter
-    parser = DataParser(command, description=description, epilog=EPILOG, formatter_class=style, allow_abbrev=False)
+    parser = Parser(prog=command, description=description, epilog=EPILOG)
     parser.add_argument(
         "--config",
         action="append",
@@ -59,6 +54,21 @@ def data_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return own, rest
 
 
+@dataclass
+class _Data:
+    """What the data commands read of an experiment file; all else stands there for others and is passed over."""
+
+    data: FederatedDataset
+    seed: int = 0
+    task: Any = None
+    method: Any = None
+    schedule: Any = None
+    optimizer: Any = None
+    fabric: Any = None
+    run: Any = None
+    resume: Any = None
+
+
 def dataset_of(
     configs: Sequence[Path] | None, overrides: Sequence[str], seed: int | None = None
 ) -> tuple[FederatedDataset, int]:
@@ -83,20 +93,16 @@ def dataset_of(
     arguments += overrides
     if seed is not None:
         arguments.append(f"--seed={seed}")
-    config_files(arguments)
-    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
-    parser.add_argument("--config", action="config")
-    parser.add_argument("--seed", type=int, default=0)
+    schema = named(f"{_Data.__module__}.{_Data.__name__}")
+    assert schema is not None
+    config = read(schema, arguments, {})
+
+    from fedrs_lightning.data import FederatedDataset
+
+    parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(FederatedDataset, "data", required=True)
-    for name in OTHERS:
-        parser.add_argument(f"--{name}", type=Any, default=SUPPRESS)
-    schema = Schema(plain={"seed": int} | dict.fromkeys(OTHERS, Any), groups={}, classes={"data": FederatedDataset})
     try:
-        config = parser.parse_args(arguments)
-    except (Exception, SystemExit) as error:
-        raise ConfigError(first_mistake(schema, arguments) or plain_message(error)) from None
-    try:
-        dataset = parser.instantiate(config).data
+        dataset = parser.instantiate(parser.parse_object({"data": config["data"]})).data
     except (FedrsError, TypeError, ValueError) as error:
         raise ConfigError(refusal(error)) from None
-    return dataset, int(config.seed)
+    return dataset, int(config["seed"])

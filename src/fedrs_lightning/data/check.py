@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from fedrs_lightning.data.check_report import Report, drawn, watched
+from fedrs_lightning.data.check_report import Report, drawn
 from fedrs_lightning.data.datasets import eurosat_files as layout
 from fedrs_lightning.data.datasets.eurosat import EuroSAT
 from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.progress import tracked
 
 HASHED_BYTES = 64 * 1024  # smaller files are read whole anyway, so duplicates among them cost nothing to find
 PLAIN = 3.0  # grey levels: tiles of open water vary less, and equal ones do occur in the real data set
@@ -64,7 +65,7 @@ def _check_files(report: Report, files: Sequence[layout.SourceFile], bands: layo
     by_content = defaultdict(list)
     with ThreadPoolExecutor() as pool:
         results = pool.map(lambda file: look(file.path, deep), files)
-        for file, (fault, content) in watched(zip(files, results, strict=True), len(files)):
+        for file, (fault, content) in tracked(zip(files, results, strict=True), "checking", len(files)):
             if fault:
                 report.add("error", fault)
             elif content:

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedrs_lightning.data.check_report import Report, drawn, watched
+from fedrs_lightning.data.check_report import Report, drawn
 from fedrs_lightning.data.datasets import bigearthnet_faults as faults
 from fedrs_lightning.data.datasets import bigearthnet_files as layout
 from fedrs_lightning.data.datasets.bigearthnet_store import PatchStore, open_store
@@ -28,6 +28,7 @@ from fedrs_lightning.data.datasets.bigearthnet_tables import (
 )
 from fedrs_lightning.data.plain_tiff import first_pixels
 from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.progress import tracked
 
 OFFSET = 1000  # added to reflectance x 10000 in products of 2022 and later
 _OFFSET_SAMPLE = 12  # patches that are decoded to see it
@@ -200,7 +201,7 @@ def _names(folder: Path) -> list[str]:
 def _check_patches(
     report: Report, found: layout.Layout, store: PatchStore, ids: list[str], deep: bool, seed: int
 ) -> None:
-    texts, groups, plain = _sorted_out(ids, watched(_looks(found, store, ids, deep), len(ids)))
+    texts, groups, plain = _sorted_out(ids, tracked(_looks(found, store, ids, deep), "checking", len(ids)))
     report.checked = len(ids) * (len(layout.ALL_BANDS) if found.kind == "files" else 1)
     alike = [name for same in groups.values() if len(same) > 1 for name in same]
     if alike and not deep:  # their first pixels are, and decoding tells whether all are

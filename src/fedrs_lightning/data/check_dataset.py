@@ -14,7 +14,7 @@ import numpy as np
 
 from fedrs_lightning.data.check import check_eurosat
 from fedrs_lightning.data.check_bigearthnet import check_bigearthnet
-from fedrs_lightning.data.check_report import Report, drawn, watched
+from fedrs_lightning.data.check_report import Report, drawn
 from fedrs_lightning.data.check_segmentation import check_segmentation
 from fedrs_lightning.data.datasets.bigearthnet import BigEarthNet
 from fedrs_lightning.data.datasets.classification_files import scan_folders, scan_table
@@ -29,6 +29,7 @@ from fedrs_lightning.data.federated import FederatedDataset
 from fedrs_lightning.data.rasters import open_rows
 from fedrs_lightning.data.tiles import Tile, TileDataset, synthetic_marker
 from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.progress import tracked
 
 _ROWS = 256  # of a tile that are read at a time
 _STRIP = 64  # rows of a tile that are read without --deep
@@ -131,7 +132,7 @@ def check_tiles(dataset: TileDataset, deep: bool = False, sample: int | None = N
     same: dict[str, list[tuple[str, Path]]] = defaultdict(list)
     with ThreadPoolExecutor() as pool:
         looks = pool.map(lambda job: _read_tile(job[1], deep), tiles)
-        for (role, tile), (fault, content, counted) in watched(zip(tiles, looks, strict=True), len(tiles)):
+        for (role, tile), (fault, content, counted) in tracked(zip(tiles, looks, strict=True), "checking", len(tiles)):
             report.checked += len(tile.files)
             pixels += counted
             if fault:
@@ -209,7 +210,7 @@ def check_own_images(
     )
     with ThreadPoolExecutor() as pool:
         looks = pool.map(lambda job: _attempt(look, job[1]), jobs)
-        for (split, path), (fault, content) in watched(zip(jobs, looks, strict=True), len(jobs)):
+        for (split, path), (fault, content) in tracked(zip(jobs, looks, strict=True), "checking", len(jobs)):
             if fault:
                 report.add("error", fault)
             else:

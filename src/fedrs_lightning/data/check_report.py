@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
-
-from rich.console import Console
-from rich.progress import track
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.files import read_json
@@ -100,9 +97,3 @@ def drawn(items: Sequence[T], number: int | None, seed: int) -> list[T]:
     return [
         items[place] for place in sorted(random.Random(stream_seed(seed, "check")).sample(range(len(items)), number))
     ]
-
-
-def watched(items: Iterable[T], total: int) -> Iterator[T]:
-    """The items, with a progress bar where somebody looks on."""
-    console = Console(stderr=True)
-    yield from track(items, "checking", total, console=console, disable=not console.is_terminal, transient=True)

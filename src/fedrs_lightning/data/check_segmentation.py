@@ -13,9 +13,10 @@ from fedrs_lightning.data.check_isprs import list_potsdam, list_vaihingen
 from fedrs_lightning.data.check_listing import Job, Listing
 from fedrs_lightning.data.check_loveda import list_loveda
 from fedrs_lightning.data.check_rasters import Look, look_at_image, look_at_label
-from fedrs_lightning.data.check_report import Report, drawn, watched
+from fedrs_lightning.data.check_report import Report, drawn
 from fedrs_lightning.data.tiles import numeric, synthetic_marker
 from fedrs_lightning.errors import DataError
+from fedrs_lightning.progress import tracked
 
 SegmentationName = Literal["potsdam", "vaihingen", "loveda"]
 
@@ -75,7 +76,7 @@ def _look(jobs: Sequence[Job], deep: bool) -> list[tuple[Job, dict[str, Look]]]:
         return seen | {name: look_at_label(path, table, deep, hint) for name, (path, table, hint) in job.labels.items()}
 
     with ThreadPoolExecutor() as pool:
-        return list(zip(jobs, watched(pool.map(look, jobs), len(jobs)), strict=True))
+        return list(zip(jobs, tracked(pool.map(look, jobs), "checking", len(jobs)), strict=True))
 
 
 def _judge(report: Report, listing: Listing, seen: Sequence[tuple[Job, dict[str, Look]]], deep: bool) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedrs_lightning.data.field_source import FieldSource, moments_of
 from fedrs_lightning.data.packing import PackSpec
-from fedrs_lightning.data.progress import Meter, in_threads
+from fedrs_lightning.progress import Meter, in_threads
 
 THREADS = min(16, os.cpu_count() or 1)
 
