@@ -131,7 +131,7 @@ def loading(source: PackedSource, images: Path) -> tuple[list[bool], float]:
 
 
 def epochs(made: Federation, packed: float) -> None:
-    """Time per epoch of the loader, with the device's step on this CPU, and what a thread that loads ahead makes of it."""
+    """Time per epoch of the loader, with the device's step on this CPU, with and without a thread that loads ahead."""
     count = sum(len(client.train) for client in made.clients)
     batch = made.source.gather(made.clients[0].train[:BATCH])
     step = min(seconds(lambda: made.transform(dict(batch), None)) for _ in range(REPEATS)) / len(batch["label"])
