@@ -13,13 +13,15 @@ PACKAGE = "fedrs_lightning"
 SOURCE = Path(__file__).resolve().parents[1] / "src" / PACKAGE
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-GROUND = {"types", "states", "seeding", "errors", "files"}
+GROUND = {"types", "states", "seeding", "errors", "files", "progress", "lazy"}
 BELOW = {
     "types": set(),
     "errors": set(),
     "seeding": set(),
     "states": {"types"},
     "files": {"errors"},
+    "progress": set(),
+    "lazy": set(),
     "nn": GROUND,
     "data": GROUND,
     "models": GROUND | {"nn"},
@@ -33,6 +35,12 @@ BELOW = {
 
 ENGINE_SEES = {"tasks": {"tasks.base"}, "methods": {"methods.base"}}
 """The engine knows the interfaces of tasks and methods, and none that implements them."""
+
+
+ROOMS = ("rasters", "packs", "transforms", "check", "archives", "clients", "batches")
+"""Of `data`, from the ground up; packs, transforms and checks lie side by side."""
+
+SIDE_BY_SIDE = {"packs", "transforms", "check"}
 
 
 def name_of(path):
@@ -54,6 +62,25 @@ def imports(path):
             continue
         found += [(name.removeprefix(f"{PACKAGE}."), node.lineno) for name in names if name.startswith(f"{PACKAGE}.")]
     return found
+
+
+def imports_at_load(path):
+    """Full names of the modules that a module loads when it is loaded itself: not for types, nor inside functions."""
+    found = set()
+
+    def walk(nodes):
+        for node in nodes:
+            typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            if typing or isinstance(node, (ast.FunctionDef, ast.Lambda)):
+                continue
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                found.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+            walk(ast.iter_child_nodes(node))
+
+    walk(ast.parse(path.read_text(encoding="utf-8")).body)
+    return {name.removeprefix(f"{PACKAGE}.") for name in found if name.startswith(f"{PACKAGE}.")}
 
 
 def part(name):
@@ -78,6 +105,28 @@ def test_imports_run_downwards(path):
             assert any(name == module or name.startswith(f"{module}.") for module in seen), (
                 f"{path}:{line}: engine may not import {name}"
             )
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "data").rglob("*/*.py")), ids=name_of)
+def test_rooms_of_data_load_downwards(path):
+    own = name_of(path).split(".")[1]
+    for name in imports_at_load(path):
+        room = name.split(".")[1] if name.startswith("data.") else None
+        if own not in ROOMS or room not in ROOMS or room == own:
+            continue
+        beside = {own, room} <= SIDE_BY_SIDE
+        assert not beside and ROOMS.index(room) < ROOMS.index(own), f"{path}: data.{own} may not load {name}"
+
+
+def test_no_circle_of_modules():
+    modules = {name_of(path): path for path in MODULES}
+    loads = {name: imports_at_load(path) & modules.keys() - {name} for name, path in modules.items()}
+    while True:
+        free = {name for name, below in loads.items() if not below}
+        if not free:
+            break
+        loads = {name: below - free for name, below in loads.items() if name not in free}
+    assert not loads, f"modules that load each other: {sorted(loads)}"
 
 
 def test_the_engine_names_no_method_and_no_data_set():

@@ -95,7 +95,7 @@ def make_segmentation_federation(
         )
         for client, domain in enumerate(domains)
     )
-    transform = Transform([[0.3] * 3], [[0.2] * 3], 1 / 255, augment=False)
+    transform = Transform(mean=[[0.3] * 3], std=[[0.2] * 3], scale=1 / 255, augment=False)
     return Federation(
         source,
         clients,

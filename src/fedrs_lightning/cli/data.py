@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from fedrs_lightning.cli.data_options import DATASETS, hint
+from fedrs_lightning.cli.nearest_names import nearest
 from fedrs_lightning.errors import ConfigError
 
 HELP = "check a data folder, pack it, see what clients hold, or make a synthetic sample"
 
 COMMANDS = {
     "synth": "write a synthetic sample in the official layout of a data set",
-    "check": "find the faults of a data folder, each with its file and remedy; exit code 2 when there are errors",
+    "check": "find the faults of data folders, each with its file and remedy; exit code 2 when there are errors",
     "pack": "decode a data set once into the cache, or check what is there; an interrupted one goes on",
     "inspect": "show what every client of a federation holds: samples, classes, bands, days; as tables, JSON and "
     "pictures",
@@ -26,9 +26,9 @@ def main(argv: list[str]) -> int:
         print(
             f"usage: fedrs data {{{','.join(COMMANDS)}}} ...\n\n"
             + "\n".join(lines)
-            + f"\n\ndata sets: {', '.join(DATASETS)}. fedrs data <command> --help lists the options of a command."
+            + "\n\nfedrs data <command> --help lists the options of a command, and the data sets that it knows."
         )
         return 0 if argv else 2
     if argv[0] not in COMMANDS:
-        raise ConfigError(f"unknown command '{argv[0]}'{hint(argv[0], list(COMMANDS))}")
+        raise ConfigError(f"unknown command '{argv[0]}'{nearest(argv[0], COMMANDS)}")
     return int(import_module(f"fedrs_lightning.cli.data_{argv[0]}").main(argv[1:]))

@@ -11,7 +11,7 @@ from fedrs_lightning.cli.options import writing
 
 if TYPE_CHECKING:
     from fedrs_lightning.data import FederatedDataset, Federation
-    from fedrs_lightning.data.check.inspection import Inspection
+    from fedrs_lightning.data.clients.inspection import Inspection
 
 DESCRIPTION = """Show what every client of a federation holds: samples, classes, label sets, bands, days. The data are packed first,
 as fedrs fit does."""
@@ -19,9 +19,8 @@ as fedrs fit does."""
 
 def main(argv: Sequence[str]) -> int:
     """Look at the data of a config, show and write what was found; returns the exit code."""
-    from fedrs_lightning.cli.data_config import config_parser, data_options, dataset_of
+    from fedrs_lightning.cli.data_config import config_parser, dataset_of, parsed
 
-    overrides, rest = data_options(argv)
     parser = config_parser("fedrs data inspect", DESCRIPTION)
     parser.add_argument(
         "--seed",
@@ -42,17 +41,21 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--examples", type=_positive, default=6, metavar="N", help="samples on each client's contact sheet (default 6)"
     )
-    options = parser.parse(rest)
+    options, overrides = parsed(parser, argv)
     dataset, seed = dataset_of(options.config, overrides, options.seed)
     return _inspect(dataset, seed, options)
 
 
 def _inspect(dataset: FederatedDataset, seed: int, options: argparse.Namespace) -> int:
     from fedrs_lightning.cli.inspect_tables import show
-    from fedrs_lightning.data.check.inspection import inspect_data
+    from fedrs_lightning.data import IID
+    from fedrs_lightning.data.clients.inspection import inspect_data
     from fedrs_lightning.files import write_json
 
     dataset.prepare()
+    if dataset.lacks_partition:
+        print("no partition is given, so all training samples are those of one client; see --data.partition\n")
+        dataset.domains[0].partition = IID(1)
     federation = dataset.federation(seed)
     found = inspect_data(dataset, federation, seed, options.sample, options.examples)
     show(found.facts)
@@ -77,7 +80,7 @@ def _draw(found: Inspection, dataset: FederatedDataset, federation: Federation, 
 
     from fedrs_lightning.cli.inspect_tables import named
     from fedrs_lightning.cli.pictures import palette
-    from fedrs_lightning.data.check.inspection import examples_of
+    from fedrs_lightning.data.clients.inspection import examples_of
     from fedrs_lightning.results.data_pictures import Sheet, plot_band_histograms, plot_class_heat_map, plot_samples
 
     facts, classes = found.facts, list(dataset.class_names)
@@ -107,7 +110,7 @@ def _draw(found: Inspection, dataset: FederatedDataset, federation: Federation, 
         shown = found.examples[client.id]
         if not len(shown):
             continue
-        samples = examples_of(federation.source, shown, client, dataset)
+        samples = examples_of(federation, shown, client, dataset)
         texts = [
             _text(federation.sample_ids[index], samples.label, place, classes) for place, index in enumerate(shown)
         ]

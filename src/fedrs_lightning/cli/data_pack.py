@@ -17,9 +17,8 @@ What was interrupted goes on where it stopped; what is packed already is left as
 
 def main(argv: Sequence[str]) -> int:
     """Pack or check the packs of a config; returns the exit code, 2 where a pack is damaged or missing."""
-    from fedrs_lightning.cli.data_config import config_parser, data_options, dataset_of
+    from fedrs_lightning.cli.data_config import config_parser, dataset_of, parsed
 
-    overrides, rest = data_options(argv)
     parser = config_parser("fedrs data pack", DESCRIPTION)
     parser.add_argument(
         "--jobs", type=above(1), metavar="N", help="threads (default: one a core, at most 16; four for large tiles)"
@@ -27,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--verify", action="store_true", help="compare packs that are there with their hashes; make nothing"
     )
-    options = parser.parse(rest)
+    options, overrides = parsed(parser, argv)
     dataset, _ = dataset_of(options.config, overrides)
 
     from fedrs_lightning.data.packs.folders import packing
@@ -35,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     with packing(options.jobs, options.verify) as orders:
         dataset.prepare()
     if not orders.packs:
-        print("nothing to pack: this data set is read from its files")
+        print("nothing to pack: with storage: files, images are read from their files")
     for pack in orders.packs:
         print(_checked(pack) if options.verify else _packed(pack))
     damaged = [(pack.folder, damage) for pack in orders.packs for damage in pack.damages]
@@ -47,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _packed(pack: Pack) -> str:
-    from fedrs_lightning.data.progress import rate
+    from fedrs_lightning.progress import rate
 
     each = pack.nbytes / max(pack.samples, 1)
     if not pack.made:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedrs_lightning.data.check.report import synthetic_marker
 from fedrs_lightning.errors import DataError
 from fedrs_lightning.files import read_json
 
@@ -66,14 +67,6 @@ def nothing_found(top: Path, expected: str, depth: int) -> DataError:
         )
     names = [path.name for path in entries(top)]
     return DataError(f"{top}: expected {expected}, found: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}")
-
-
-def synthetic_marker(folder: Path, levels: int = 3) -> Path | None:
-    """`SYNTHETIC.json` in the folder or up to `levels` above it, if the sample is synthetic."""
-    for place in (folder, *list(folder.resolve().parents)[:levels]):
-        if (place / "SYNTHETIC.json").is_file():
-            return place / "SYNTHETIC.json"
-    return None
 
 
 def synthetic_facts(folder: Path) -> dict[str, Any] | None:

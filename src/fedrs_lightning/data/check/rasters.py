@@ -1,4 +1,4 @@
-"""What `fedrs data check` sees in one image or label raster: faults, a fingerprint, and pixels of each class."""
+"""What one image or label raster holds: faults, a hash of its content, and pixels of each class."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fedrs_lightning.errors import DataError
 STRIP = 64  # rows from the middle of a GeoTIFF that are looked at without --deep
 _BLOCK = 512  # rows decoded at a time with --deep
 _FEW_COLOURS = 10  # a label has at most about this many
-_HEAD = 64 * 1024  # bytes of a PNG that make its fingerprint without --deep
+_HEAD = 64 * 1024  # bytes of a PNG that make its content without --deep
 _OFFSETS, _COUNTS = (273, 324), (279, 325)  # TIFF tags of strips and tiles
 
 
 @dataclass
-class Look:
-    """What was seen in one file.
+class RasterFacts:
+    """What was found in one file.
 
     Attributes:
         path: of the file.
         findings: faults and remarks, each naming the file.
         size: (height, width); None where the file cannot be opened.
-        photo: whether the pixels are those of a picture and not of a label; None where they were not looked at.
-        fingerprint: of the pixels; empty where there is none.
+        photo: whether the pixels are those of a photo and not of a label; None where they were not looked at.
+        content: hash of the pixels; empty where there is none.
         pixels: of each class 0, 1, ... and, last, of none, int64; None where they were not counted.
     """
 
@@ -39,7 +39,7 @@ class Look:
     findings: list[Finding] = field(default_factory=list)
     size: tuple[int, int] | None = None
     photo: bool | None = None
-    fingerprint: str = ""
+    content: str = ""
     pixels: np.ndarray | None = None
 
     def add(self, severity: Severity, message: str) -> None:
@@ -47,36 +47,36 @@ class Look:
         self.findings.append(Finding(severity, f"{self.path}: {message}"))
 
 
-def look_at_image(path: Path, bands: int, deep: bool) -> Look:
-    """Look at a picture of `bands` 8-bit channels."""
-    look = Look(path)
+def image_facts(path: Path, bands: int, deep: bool) -> RasterFacts:
+    """Facts of a photo of `bands` 8-bit channels."""
+    facts = RasterFacts(path)
     try:
         with open_rows(path) as raster:
-            look.size = (raster.height, raster.width)
+            facts.size = (raster.height, raster.width)
             if raster.dtype != "uint8":
-                look.add(
+                facts.add(
                     "error",
                     f"holds {raster.dtype} pixels, a re-export; the delivered files are uint8, replace it from the "
                     "archive",
                 )
             elif raster.bands < bands:
-                look.photo = False if raster.bands == 1 else None
+                facts.photo = False if raster.bands == 1 else None
                 few = "it may be a label; " if raster.bands == 1 else ""
-                look.add("error", f"has {_bands(raster.bands)}, {bands} are needed; {few}replace it from the archive")
+                facts.add("error", f"has {_bands(raster.bands)}, {bands} are needed; {few}replace it from the archive")
             else:
                 if raster.bands > bands:
-                    look.add(
+                    facts.add(
                         "warning",
                         f"has {_bands(raster.bands)}; the first {bands} are used (a re-saved copy with alpha?)",
                     )
-                _scan_image(look, raster, deep)
+                _scan_image(facts, raster, deep)
     except DataError as error:
-        look.findings.append(Finding("error", str(error)))
-    return look
+        facts.findings.append(Finding("error", str(error)))
+    return facts
 
 
-def look_at_label(path: Path, table: ClassTable, deep: bool, hint: str) -> Look:
-    """Look at a label of colours or class numbers.
+def label_facts(path: Path, table: ClassTable, deep: bool, hint: str) -> RasterFacts:
+    """Facts of a label of colours or class numbers.
 
     Args:
         path: of the label.
@@ -84,46 +84,46 @@ def look_at_label(path: Path, table: ClassTable, deep: bool, hint: str) -> Look:
         deep: read all rows instead of a strip (a GeoTIFF) or none (a PNG).
         hint: remedy for a label with too many unknown pixels.
     """
-    look = Look(path)
+    facts = RasterFacts(path)
     try:
         with open_rows(path) as raster:
-            look.size = (raster.height, raster.width)
+            facts.size = (raster.height, raster.width)
             kind = _label_kind(raster, table)
             if kind:
-                look.add("error", kind)
-                look.photo = True if isinstance(table, Values) and raster.bands >= 3 else None
-                return look
+                facts.add("error", kind)
+                facts.photo = True if isinstance(table, Values) and raster.bands >= 3 else None
+                return facts
             if isinstance(table, Palette) and raster.bands > 3:
-                look.add("warning", f"has {_bands(raster.bands)}; the first 3 are used (a re-saved copy with alpha?)")
+                facts.add("warning", f"has {_bands(raster.bands)}; the first 3 are used (a re-saved copy with alpha?)")
             if getattr(raster, "mode", "") == "P":
-                look.add("warning", "is a palette PNG; its index array is read, never turn it into grey")
-            _scan_label(look, raster, table, deep, hint)
+                facts.add("warning", "is a palette PNG; its index array is read, never turn it into grey")
+            _scan_label(facts, raster, table, deep, hint)
     except DataError as error:
-        look.findings.append(Finding("error", str(error)))
-    return look
+        facts.findings.append(Finding("error", str(error)))
+    return facts
 
 
-def _scan_image(look: Look, raster: Rows, deep: bool) -> None:
+def _scan_image(facts: RasterFacts, raster: Rows, deep: bool) -> None:
     colours: set[int] = set()
     digest = hashlib.sha256()
-    for pixels in _blocks(look, raster, deep):
+    for pixels in _blocks(facts, raster, deep):
         digest.update(pixels.tobytes())
         if len(colours) <= _FEW_COLOURS:
             colours |= set(np.unique(_codes(pixels)).tolist())
     if colours:
-        look.fingerprint = digest.hexdigest()
+        facts.content = digest.hexdigest()
         # An empty strip is no label: LoveDA has black margins where the mosaic ends.
-        look.photo = len(colours) > _FEW_COLOURS or len(colours) == 1
-    elif look.path.suffix.lower() not in GEOTIFF:
-        with look.path.open("rb") as handle:
-            look.fingerprint = hashlib.sha256(handle.read(_HEAD) + str(look.path.stat().st_size).encode()).hexdigest()
+        facts.photo = len(colours) > _FEW_COLOURS or len(colours) == 1
+    elif facts.path.suffix.lower() not in GEOTIFF:
+        with facts.path.open("rb") as handle:
+            facts.content = hashlib.sha256(handle.read(_HEAD) + str(facts.path.stat().st_size).encode()).hexdigest()
 
 
-def _scan_label(look: Look, raster: Rows, table: ClassTable, deep: bool, hint: str) -> None:
+def _scan_label(facts: RasterFacts, raster: Rows, table: ClassTable, deep: bool, hint: str) -> None:
     pixels = np.zeros(len(table.names) + 1, dtype=np.int64)
     unknown = near = 0
     stray = ""
-    for block in _blocks(look, raster, deep):
+    for block in _blocks(facts, raster, deep):
         part = block[:3] if isinstance(table, Palette) else block
         ids, strange = table.decode(part)
         pixels += np.bincount(np.minimum(ids.ravel(), len(pixels) - 1), minlength=len(pixels))
@@ -141,22 +141,22 @@ def _scan_label(look: Look, raster: Rows, table: ClassTable, deep: bool, hint: s
     total = int(pixels.sum())
     if not total:
         return
-    look.photo = unknown > 0.5 * total
-    look.pixels = pixels if deep else None
+    facts.photo = unknown > 0.5 * total
+    facts.pixels = pixels if deep else None
     if isinstance(table, Values) and unknown:
-        look.add("error", f"{unknown} of {total} pixels have values outside {_span(table)}, such as {stray}; {hint}")
+        facts.add("error", f"{unknown} of {total} pixels have values outside {_span(table)}, such as {stray}; {hint}")
     elif unknown > MOST_UNKNOWN * total:
-        look.add(
+        facts.add(
             "error",
             f"{unknown} of {total} pixels have colours outside the palette (more than 1 %), such as {stray}; {hint}",
         )
     elif unknown:
-        look.add(
+        facts.add(
             "warning",
             f"{unknown} of {total} pixels have colours outside the palette, such as {stray}; they are ignored",
         )
     if near:
-        look.add(
+        facts.add(
             "note",
             f"{near} pixels have stray colours within {TOLERANCE} of the palette, such as {stray}; read as the "
             "nearest class",
@@ -174,19 +174,19 @@ def _label_kind(raster: Rows, table: ClassTable) -> str:
     return ""
 
 
-def _blocks(look: Look, raster: Rows, deep: bool) -> Iterator[np.ndarray]:
+def _blocks(facts: RasterFacts, raster: Rows, deep: bool) -> Iterator[np.ndarray]:
     """All rows with `deep`; else the middle of a GeoTIFF, and nothing of a PNG, which can only be decoded whole."""
     if deep:
         for start in range(0, raster.height, _BLOCK):
             yield raster.rows(start, min(start + _BLOCK, raster.height))
-    elif look.path.suffix.lower() in GEOTIFF:
-        missing = missing_bytes(look.path)
+    elif facts.path.suffix.lower() in GEOTIFF:
+        missing = missing_bytes(facts.path)
         if missing:
-            raise DataError(f"{look.path}: is truncated ({missing} bytes are missing); replace it from the archive")
+            raise DataError(f"{facts.path}: is truncated ({missing} bytes are missing); replace it from the archive")
         start = max(0, raster.height // 2 - STRIP // 2)
         yield raster.rows(start, min(start + STRIP, raster.height))
-    elif not _png_is_whole(look.path):
-        raise DataError(f"{look.path}: is truncated (no end mark); replace it from the archive")
+    elif not _png_is_whole(facts.path):
+        raise DataError(f"{facts.path}: is truncated (no end mark); replace it from the archive")
 
 
 def missing_bytes(path: Path) -> int:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
+from functools import cached_property
 from inspect import signature
 from pathlib import Path
-from typing import Literal
+from typing import Literal, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedrs_lightning.data.archives.archive import Archive, ImageArchive, ImageListing, TileArchive, TileListing
+from fedrs_lightning.data.check.report import Report
 from fedrs_lightning.data.clients.assignment import Assignment, AssignmentRule, Ground, assign, name_in
+from fedrs_lightning.data.clients.check import check_dataset
 from fedrs_lightning.data.clients.domain import CropRule, Domain, DomainSamples, SplitRule, samples_of
 from fedrs_lightning.data.clients.federation import Federation
 from fedrs_lightning.data.clients.label_space import label_space as joint_classes
@@ -41,6 +44,7 @@ PROTOCOLS = ("global", "personal_common", "personal_own", "validation")
 CROP = 512  # pixels
 
 
+@final
 class FederatedDataset:
     """Samples of an archive, or of several as domains, and the clients that have them.
 
@@ -148,7 +152,6 @@ class FederatedDataset:
         )
         names, classes = [domain.name for domain in self.domains], [own.archive.class_names for own in self.domains]
         self.space = joint_classes(label_space, names, classes)
-        self._listings: list[ImageListing | TileListing] | None = None
         self._packed: list[Path] = []
 
     def _suit(self, others: Mapping[str, object]) -> None:
@@ -270,9 +273,7 @@ class FederatedDataset:
             ConfigError: options that the samples do not allow.
             DataError: names the folder, file or row, and a remedy.
         """
-        if self._listings is None:
-            self._listings = [domain.archive.listing() for domain in self.domains]
-        pairs = zip(self.domains, self._listings, strict=True)
+        pairs = zip(self.domains, self.listings, strict=True)
         samples = [samples_of(domain, listing, self.split, self.crops, seed) for domain, listing in pairs]
         if not self.tiled:
             self._check_images(samples)
@@ -341,7 +342,7 @@ class FederatedDataset:
                     pack = spec.open(cache) if folder is None else Pack(folder)
                 where = "" if self.alone else f"{own.domain.name}/"
                 parts.append(Part(pack, f"{where}{spec.role}/" if not isinstance(spec, ImagePack) else where, table))
-        source = PackedSource(parts, self._extras(samples, found))
+        source = PackedSource(parts, self.extras(samples, found))
         normal = self._statistics(source, found, samples)
         archive = self.archive
         bands = archive.stored_bands if isinstance(archive, ImageArchive) else {"image": archive.band_names}
@@ -377,7 +378,21 @@ class FederatedDataset:
             self.space.present(number, len(domain.archive.class_names)) for number, domain in enumerate(self.domains)
         ]
 
-    def _extras(self, samples: list[DomainSamples], found: Assignment) -> dict[str, Tensor]:
+    @cached_property
+    def listings(self) -> list[ImageListing | TileListing]:
+        """What each domain's archive lists."""
+        return [domain.archive.listing() for domain in self.domains]
+
+    @property
+    def lacks_partition(self) -> bool:
+        """Whether nothing says whose the samples of the one archive are."""
+        return self.alone and self.domains[0].partition is None and getattr(self.listings[0], "clients", None) is None
+
+    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> list[Report]:
+        """Look for faults of all archives, of the split and of the partition, see `check_dataset`."""
+        return check_dataset(self, deep, sample, seed)
+
+    def extras(self, samples: list[DomainSamples], found: Assignment) -> dict[str, Tensor]:
         """What a batch holds beside the arrays of packs."""
         sizes = [
             sum(len(pack.ids if isinstance(pack, ImagePack) else pack.index()) for pack in own.packs) for own in samples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from fedrs_lightning.data.packs.pack import hash_ids
 from fedrs_lightning.data.transforms.transform import Kernel
 from fedrs_lightning.errors import ConfigError, DataError, one_of
 from fedrs_lightning.files import read_json
+
+if TYPE_CHECKING:
+    from fedrs_lightning.data.check.report import Report
 
 MEAN = (438.37, 614.06, 588.41, 942.75, 1769.85, 2049.48, 2193.29, 2235.49, 1568.21, 997.72)
 STD = (607.03, 603.30, 684.57, 738.30, 1100.46, 1275.84, 1369.37, 1356.75, 1070.80, 814.09)
@@ -154,6 +157,12 @@ class BigEarthNet(ImageArchive):
             },
             facts=self._facts(found, missing),
         )
+
+    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
+        """See `Archive.check`."""
+        from fedrs_lightning.data.archives.bigearthnet.check import check_bigearthnet
+
+        return check_bigearthnet(self, deep, sample, seed)
 
     def fields(self, listing: ImageListing) -> dict[str, Field]:
         """Ten bands at native size."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from fedrs_lightning.data.archives.eurosat.lists import read_attributes, read_sp
 from fedrs_lightning.data.packs.fields import Field
 from fedrs_lightning.errors import one_of
 from fedrs_lightning.files import read_json
+
+if TYPE_CHECKING:
+    from fedrs_lightning.data.check.report import Report
 
 RGB: Statistics = (0.344, 0.380, 0.408), (0.204, 0.137, 0.115)
 """Widely quoted statistics of the 27,000 JPEGs, in 0..1."""
@@ -90,6 +93,12 @@ class EuroSAT(ImageArchive):
             attributes=attributes,
             facts=facts,
         )
+
+    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
+        """See `Archive.check`."""
+        from fedrs_lightning.data.archives.eurosat.check import check_eurosat
+
+        return check_eurosat(self, deep, sample, seed)
 
     def fields(self, listing: ImageListing) -> dict[str, Field]:
         """Known without decoding."""

@@ -137,7 +137,8 @@ class ISPRSArchive(TileArchive):
     def _mix(self) -> Callable[[np.ndarray], np.ndarray] | None:
         return None
 
-    def _hint(self, tile: str) -> str:
+    def label_hint(self, tile: str) -> str:
+        """Remedy for a label file that holds something else."""
         return LABEL_HINT
 
     @property
@@ -176,7 +177,7 @@ class ISPRSArchive(TileArchive):
                 else f"unpack the labels, or add '{tile}' to skip_tiles"
             )
             raise DataError(f"{image}: has no {kind} label; {remedy}")
-        mix, factor, hint = self._mix(), self._factor, self._hint(tile)
+        mix, factor, hint = self._mix(), self._factor, self.label_hint(tile)
         return TileFiles(tile, image, copies[0], self._order, palette(self.clutter), mix, factor, hint).tile()
 
     def _converted(self, converted: ConvertedFiles) -> tuple[list[Tile], list[Tile], dict[str, Any]]:

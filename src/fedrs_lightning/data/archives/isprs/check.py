@@ -1,215 +1,195 @@
-"""What a Potsdam or Vaihingen folder holds, for `fedrs data check`."""
+"""The checks of Potsdam and Vaihingen."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from fedrs_lightning.data.archives.folders import walk
+from fedrs_lightning.data.archives.folders import numeric, walk
 from fedrs_lightning.data.archives.isprs import potsdam, vaihingen
 from fedrs_lightning.data.archives.isprs.files import ConvertedFiles
-from fedrs_lightning.data.check.listing import HINT, Job, Listing
-from fedrs_lightning.data.check.rasters import Look
-from fedrs_lightning.data.check.report import Report
+from fedrs_lightning.data.check.report import Report, synthetic_marker
+from fedrs_lightning.data.check.tile_files import Examined, FilesOfTile, check_tile_files
 from fedrs_lightning.data.rasters.class_tables import ISPRS, ISPRS_CONVERTED
-from fedrs_lightning.data.rasters.rows import GEOTIFF
+from fedrs_lightning.data.rasters.rows import GEOTIFF, read_whole
 from fedrs_lightning.errors import DataError
 
-BLENDED = (
-    "in some copies of 5_Labels_all this label is the mask blended over the photo; put the one of "
-    "5_Labels_for_participants "
-    "into the folder, or set skip_tiles: ['4_12']"
-)
+if TYPE_CHECKING:
+    from fedrs_lightning.data.archives.isprs.archive import Found, ISPRSArchive
+
 PARTICIPANTS = "participants"  # folders of the training labels alone, beside the complete ones
+ENOUGH = 1000  # pixels of vegetation, to judge its colours
 
 
-def list_potsdam(root: str, skip: Collection[str] = ()) -> Listing:
-    """Tiles of a Potsdam folder, without those to skip.
+def check_potsdam(archive: potsdam.Potsdam, deep: bool, sample: int | None, seed: int) -> Report:
+    """Check a Potsdam folder with all its modalities and labels, see `Archive.check`."""
+    report = Report.of(archive, deep, "pixels")
+    with report.refusals():
+        found = potsdam.list_files(archive.root)
+        kinds = (*potsdam.SUFFIX.values(), "full label", "eroded label")
+        bands = {name: len(order) for name, order in potsdam.ORDER.items()}
+        images = {potsdam.SUFFIX[name]: (files, bands[name]) for name, files in found.images.items()}
+        examined = _examine(report, archive, found, images, kinds, (6000, 6000), sample, seed)
+        for path in walk(found.folder, potsdam.DEPTH):
+            match = re.fullmatch(r"top_potsdam_(\d+_\d+)_(RGBIR|RGB|IRRG)", path.stem)
+            first = None if match is None else found.images[match[2].lower()].get(match[1])
+            if match and path.suffix.lower() in GEOTIFF and first not in (None, path):
+                _twice(report, path, first, f"the {match[2]} image of tile {match[1]}")
+        _compare_channels(report, examined)
+    return report
 
-    Raises:
-        DataError: nothing to look at.
+
+def check_vaihingen(archive: vaihingen.Vaihingen, deep: bool, sample: int | None, seed: int) -> Report:
+    """Check a Vaihingen folder with all its labels, see `Archive.check`."""
+    report = Report.of(archive, deep, "pixels")
+    with report.refusals():
+        found = vaihingen.list_files(archive.root)
+        for area in sorted(found.labelled() - {*archive.official[0], *archive.official[1]}):
+            path = next(files[area] for files in found.labels.values() if area in files)
+            report.add("note", f"{path}: is a label of area {area}, which has no image; such labels are not read")
+        kinds = ("IRRG", "full label", "eroded label")
+        examined = _examine(report, archive, found, {"IRRG": (found.images, 3)}, kinds, None, sample, seed)
+        used = {*found.unknown, *found.images.values()}
+        used |= {path for files in found.labels.values() for path in files.values()}
+        for path in walk(found.folder, vaihingen.DEPTH) if found.converted is None else ():
+            match = re.fullmatch(r"top_mosaic_09cm_area(\d+)(_noBoundary)?", path.stem)
+            if match is None or path.suffix.lower() not in GEOTIFF or path in used or PARTICIPANTS in path.parent.name:
+                continue
+            first = (found.labels["eroded"] if match[2] else found.images).get(match[1])
+            _twice(
+                report, path, first, f"the {'eroded label' if match[2] else 'image or full label'} of area {match[1]}"
+            )
+        _judge_vegetation(report, examined)
+    return report
+
+
+def _examine(
+    report: Report,
+    archive: ISPRSArchive,
+    found: Found,
+    images: Mapping[str, tuple[Mapping[str, Path], int]],
+    kinds: Sequence[str],
+    usual: tuple[int, int] | None,
+    sample: int | None,
+    seed: int,
+) -> Examined:
+    """Pair images and labels of each tile that is not skipped, and look into them.
+
+    Args:
+        report: is added to.
+        archive: names official and skipped tiles.
+        found: files of its folder.
+        images: kind of image to tile to file, and its number of bands.
+        kinds: see `check_tile_files`.
+        usual: see `check_tile_files`.
+        sample: see `check_tile_files`.
+        seed: see `check_tile_files`.
     """
-    found = potsdam.list_files(root)
+    report.folder = str(found.folder)
+    known = {*archive.official[0], *archive.official[1]}
     if found.converted is not None:
-        return _converted(found.folder, found.converted, potsdam.TRAIN, potsdam.TEST, "", skip)
-    listing = Listing(
-        found.folder, [], ISPRS.names, (6000, 6000), views=("RGB", "IRRG", "RGBIR", "full label", "eroded label")
-    )
-    _unknown(listing, found.unknown, "the 38 Potsdam tiles")
-    imaged = {tile for files in found.images.values() for tile in files}
-    for tile in sorted((imaged | {tile for files in found.labels.values() for tile in files}) - {*skip}):
-        images = {
-            potsdam.SUFFIX[name]: (files[tile], len(potsdam.ORDER[name]))
-            for name, files in found.images.items()
-            if tile in files
-        }
-        hint = BLENDED if tile == potsdam.BLENDED else HINT
-        labels = {
-            f"{kind} label": (files[tile][0], ISPRS, hint) for kind, files in found.labels.items() if tile in files
-        }
-        _pair(listing, Job(tile, "train" if tile in potsdam.TRAIN else "test", images, labels))
-        for kind, files in found.labels.items():
-            twice = [path for path in files.get(tile, [])[1:] if PARTICIPANTS not in files[tile][0].parent.name]
-            _twice(listing, twice, files[tile][0] if twice else None, f"the {kind} label of tile {tile}")
-    for path in walk(found.folder, potsdam.DEPTH):
-        match = re.fullmatch(r"top_potsdam_(\d+_\d+)_(RGBIR|RGB|IRRG)", path.stem)
-        if match and path.suffix.lower() in GEOTIFF:
-            first = found.images[match[2].lower()].get(match[1])
-            if first is not None and first != path:
-                _twice(listing, [path], first, f"the {match[2]} image of tile {match[1]}")
-    listing.after = _irrg
-    return listing
+        tiles, kinds, usual = _converted(report, archive, found.converted), ("image", "label"), None
+    else:
+        _unknown(report, found.unknown, f"the {len(known)} {archive.title} {archive.unit}")
+        imaged = {tile for files, _ in images.values() for tile in files}
+        there = (imaged | found.labelled()) & known - {*archive.skip_tiles}
+        tiles = [_paired(report, archive, found, images, tile) for tile in there]
+    tiles = sorted(tiles, key=lambda tile: (tile.part, numeric(tile.id)))
+    report.note_synthetic(synthetic_marker(found.folder))
+    return check_tile_files(report, tiles, ISPRS.names, kinds, sample, seed, usual)
 
 
-def list_vaihingen(root: str, skip: Collection[str] = ()) -> Listing:
-    """Areas of a Vaihingen folder, without those to skip.
-
-    Raises:
-        DataError: nothing to look at.
-    """
-    found = vaihingen.list_files(root)
-    if found.converted is not None:
-        return _converted(found.folder, found.converted, vaihingen.TRAIN, vaihingen.TEST, "area", skip)
-    listing = Listing(found.folder, [], ISPRS.names, None, views=("IRRG", "full label", "eroded label"))
-    _unknown(listing, found.unknown, "the 33 Vaihingen areas")
-    known = {*vaihingen.TRAIN, *vaihingen.TEST}
-    labelled = {area for files in found.labels.values() for area in files}
-    for area in sorted(labelled - known):
-        path = next(files[area] for files in found.labels.values() if area in files)
-        listing.findings.append(
-            ("note", f"{path}: is a label of area {area}, which has no image; such labels are not read")
-        )
-    for area in sorted((set(found.images) | labelled) & known - {*skip}):
-        images = {"IRRG": (found.images[area], 3)} if area in found.images else {}
-        labels = {f"{kind} label": (files[area], ISPRS, HINT) for kind, files in found.labels.items() if area in files}
-        _pair(listing, Job(area, "train" if area in vaihingen.TRAIN else "test", images, labels))
-    taken = {
-        *found.images.values(),
-        *found.unknown,
-        *(path for files in found.labels.values() for path in files.values()),
-    }
-    for path in walk(found.folder, vaihingen.DEPTH):
-        match = re.fullmatch(r"top_mosaic_09cm_area(\d+)(_noBoundary)?", path.stem)
-        if match is None or path.suffix.lower() not in GEOTIFF or path in taken or PARTICIPANTS in path.parent.name:
-            continue
-        kind = "eroded label" if match[2] else "image or full label"
-        first = found.labels["eroded"].get(match[1]) if match[2] else found.images.get(match[1])
-        _twice(listing, [path], first, f"the {kind} of area {match[1]}")
-    listing.after = _vegetation
-    return listing
+def _paired(
+    report: Report,
+    archive: ISPRSArchive,
+    found: Found,
+    images: Mapping[str, tuple[Mapping[str, Path], int]],
+    tile: str,
+) -> FilesOfTile:
+    hint = archive.label_hint(tile)
+    photos = {kind: (files[tile], bands) for kind, (files, bands) in images.items() if tile in files}
+    copies = {kind: found.label_copies(kind, tile) for kind in ("full", "eroded")}
+    labels = {f"{kind} label": (paths[0], ISPRS, hint) for kind, paths in copies.items() if paths}
+    if not labels:
+        remedy = f"unpack the ground truth, or add '{tile}' to skip_tiles"
+        report.add("error", f"{next(iter(photos.values()))[0]}: image of tile {tile} has no label; {remedy}")
+    if not photos:
+        path = next(iter(labels.values()))[0]
+        report.add("error", f"{path}: label of tile {tile} has no image; unpack the images, or remove the label")
+    for kind, paths in copies.items():
+        for path in paths[1:] if paths and PARTICIPANTS not in paths[0].parent.name else ():
+            _twice(report, path, paths[0], f"the {kind} label of tile {tile}")
+    return FilesOfTile(tile, "train" if tile in archive.official[0] else "test", photos, labels)
 
 
-def _unknown(listing: Listing, paths: Sequence[Path], what: str) -> None:
+def _unknown(report: Report, paths: Sequence[Path], what: str) -> None:
     by_tile: dict[str, list[Path]] = {}
     for path in paths:
         by_tile.setdefault("".join(re.findall(r"\d+_?\d*", path.stem)[-1:]), []).append(path)
     for same in by_tile.values():
         more = f" (and {len(same) - 1} more files of it)" if len(same) > 1 else ""
-        listing.findings.append(
-            ("error", f"{same[0]}{more}: is none of {what}; rename it or move it out of the folder")
-        )
+        report.add("error", f"{same[0]}{more}: is none of {what}; rename it or move it out of the folder")
 
 
-def _twice(listing: Listing, paths: Sequence[Path], first: Path | None, what: str) -> None:
-    for path in paths:
-        also = f", also as {first}" if first is not None else ""
-        listing.findings.append(("error", f"{path}: {what} is there twice{also}; remove one of them"))
+def _twice(report: Report, path: Path, first: Path | None, what: str) -> None:
+    also = "" if first is None else f", also as {first}"
+    report.add("error", f"{path}: {what} is there twice{also}; remove one of them")
 
 
-def _pair(listing: Listing, job: Job) -> None:
-    if not job.labels:
-        path, _ = next(iter(job.images.values()))
-        listing.findings.append(
-            (
-                "error",
-                f"{path}: image of tile {job.id} has no label; unpack the ground truth, or add '{job.id}' to "
-                "skip_tiles",
-            )
-        )
-    if not job.images:
-        path, _, _ = next(iter(job.labels.values()))
-        listing.findings.append(
-            ("error", f"{path}: label of tile {job.id} has no image; unpack the images, or remove the label")
-        )
-    listing.jobs.append(job)
-
-
-def _converted(
-    folder: Path, found: ConvertedFiles, train: Sequence[str], test: Sequence[str], prefix: str, skip: Collection[str]
-) -> Listing:
-    listing = Listing(folder, [], ISPRS.names, None, views=("image", "label"))
+def _converted(report: Report, archive: ISPRSArchive, found: ConvertedFiles) -> list[FilesOfTile]:
     for path in found.orphans:
         other = "ann_dir" if "img_dir" in path.parts else "img_dir"
-        listing.findings.append(("error", f"{path}: has no counterpart in {other}; convert it again, or remove it"))
-    hint = "not a converted index PNG (0 boundary, 1 to 6); convert it again"
+        report.add("error", f"{path}: has no counterpart in {other}; convert it again, or remove it")
+    hint, tiles = "not a converted index PNG (0 boundary, 1 to 6); convert it again", []
     for name, pieces in found.pieces.items():
-        tile = name.removeprefix(prefix)
-        if tile in skip:
+        tile = name.removeprefix(archive.prefix)
+        if tile in archive.skip_tiles:
             continue
-        if tile not in (*train, *test):
-            _unknown(listing, [next(iter(pieces.values()))[0]], "the official tiles")
+        if not any(tile in official for official in archive.official):
+            _unknown(report, [next(iter(pieces.values()))[0]], "the official tiles")
             continue
+        part = "train" if tile in archive.official[0] else "test"
         for image, label in pieces.values():
-            part = "train" if tile in train else "test"
-            listing.jobs.append(
-                Job(
-                    image.stem.removeprefix(prefix),
-                    part,
-                    {"image": (image, 3)},
-                    {"label": (label, ISPRS_CONVERTED, hint)},
-                )
-            )
-    return listing
+            files = {"image": (image, 3)}, {"label": (label, ISPRS_CONVERTED, hint)}
+            tiles.append(FilesOfTile(image.stem.removeprefix(archive.prefix), part, *files))
+    return tiles
 
 
-def _irrg(report: Report, seen: Sequence[tuple[Job, dict[str, Look]]], deep: bool) -> None:
+def _compare_channels(report: Report, examined: Examined) -> None:
     """Compare IRRG files with the RGB or RGBIR file of the tile: are they IR, R, G?"""
     wrong: list[Path] = []
-    for job, looks in seen:
-        reference = next(
-            (job.images[name][0] for name in ("RGB", "RGBIR") if name in job.images and looks[name].photo), None
-        )
-        if reference is None or "IRRG" not in job.images or not looks["IRRG"].photo:
+    for _, files in examined:
+        photos = {kind: found.path for kind, found in files.items() if found.photo}
+        reference = photos.get("RGB", photos.get("RGBIR"))
+        if reference is None or "IRRG" not in photos:
             continue
         try:
-            order: Literal["IR, R, G", "IR, G, B", "unclear"] = potsdam.irrg_order(job.images["IRRG"][0], reference)
+            if potsdam.irrg_order(photos["IRRG"], reference) == "IR, G, B":
+                wrong.append(photos["IRRG"])
         except DataError:
             continue  # of another size, which is reported already
-        if order == "IR, G, B":
-            wrong.append(job.images["IRRG"][0])
     if wrong:
         more = f" (and {len(wrong) - 1} more tiles)" if len(wrong) > 1 else ""
-        report.add(
-            "error",
-            f"{wrong[0]}{more}: its channels are IR, G, B and not IR, R, G; set irrg_from: rgbir, which needs "
-            "4_Ortho_RGBIR, "
-            "or irrg_order: accept",
-        )
+        remedy = "set irrg_from: rgbir, which needs 4_Ortho_RGBIR, or irrg_order: accept"
+        report.add("error", f"{wrong[0]}{more}: its channels are IR, G, B and not IR, R, G; {remedy}")
 
 
-def _vegetation(report: Report, seen: Sequence[tuple[Job, dict[str, Look]]], deep: bool) -> None:
+def _judge_vegetation(report: Report, examined: Examined) -> None:
     """Vegetation is brightest in near infrared: warn where the first channel is not."""
-    if not deep or report.synthetic:
-        return  # the spectral shift of a sample may take it far from any camera
-    from fedrs_lightning.data.rasters.rows import read_whole
-
-    for job, looks in seen:
-        name = next((name for name in ("full label", "eroded label") if name in job.labels), "")
-        if "IRRG" not in job.images or not name or not looks["IRRG"].photo or looks[name].photo is not False:
+    if report.mode != "deep" or report.synthetic:
+        return  # the spectral shift of a synthetic sample may take it far from any camera
+    for _, files in examined:
+        image, label = files.get("IRRG"), files.get("full label", files.get("eroded label"))
+        if image is None or label is None or not image.photo or label.photo is not False or image.size != label.size:
             continue
-        if looks["IRRG"].size != looks[name].size:
-            continue
-        ids, _ = ISPRS.decode(read_whole(job.labels[name][0])[:3])
-        green = (ids == 2) | (ids == 3)
-        if green.sum() < 1000:
-            continue
-        means = read_whole(job.images["IRRG"][0])[:3, green].mean(axis=1)
-        if means[0] < max(means[1:]):
+        ids, _ = ISPRS.decode(read_whole(label.path)[:3])
+        green = (ids == ISPRS.names.index("low vegetation")) | (ids == ISPRS.names.index("tree"))
+        means = read_whole(image.path)[:3, green].mean(axis=1) if green.sum() >= ENOUGH else [0]
+        if means[0] < max(means):
             report.add(
                 "warning",
-                f"{job.images['IRRG'][0]}: vegetation is not brightest in the first channel, so the bands may not be "
-                "IR, R, G; "
+                f"{image.path}: vegetation is not brightest in the first channel, so the bands may not be IR, R, G; "
                 "compare it with the archive",
             )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from fedrs_lightning.data.archives.isprs.archive import ISPRSArchive
 from fedrs_lightning.data.archives.isprs.files import LABEL_HINT, Clutter, ConvertedFiles, LabelSet, converted_tree
 from fedrs_lightning.data.rasters.rows import GEOTIFF, open_rows
 from fedrs_lightning.errors import ConfigError, DataError, one_of
+
+if TYPE_CHECKING:
+    from fedrs_lightning.data.check.report import Report
 
 # fmt: off
 TRAIN = (
@@ -195,7 +198,14 @@ class Potsdam(ISPRSArchive):
             )
         return images, {"irrg_order": self._channel_order(found) if self._source == "irrg" else None}
 
-    def _hint(self, tile: str) -> str:
+    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
+        """See `Archive.check`."""
+        from fedrs_lightning.data.archives.isprs.check import check_potsdam
+
+        return check_potsdam(self, deep, sample, seed)
+
+    def label_hint(self, tile: str) -> str:
+        """See `ISPRSArchive.label_hint`."""
         if tile != BLENDED:
             return LABEL_HINT
         return (

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from fedrs_lightning.data.archives.isprs.files import Clutter, ConvertedFiles, L
 from fedrs_lightning.data.archives.isprs.pseudo_blue import fitted, pseudo_rgb
 from fedrs_lightning.data.rasters.rows import GEOTIFF, open_rows
 from fedrs_lightning.errors import ConfigError, DataError, one_of
+
+if TYPE_CHECKING:
+    from fedrs_lightning.data.check.report import Report
 
 # fmt: off
 TRAIN = (
@@ -192,6 +195,12 @@ class Vaihingen(ISPRSArchive):
             "native_gsd": "0.09 m",
             "resampling": resampling,
         }
+
+    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
+        """See `Archive.check`."""
+        from fedrs_lightning.data.archives.isprs.check import check_vaihingen
+
+        return check_vaihingen(self, deep, sample, seed)
 
     def _list(self) -> VaihingenFiles:
         return list_files(self.root)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedrs_lightning.data.archives.archive import Split, TileArchive, TileListing
 from fedrs_lightning.data.archives.folders import entries, existing_folder, nothing_found, synthetic_facts
@@ -17,6 +17,9 @@ from fedrs_lightning.data.rasters.class_tables import LOVEDA, LOVEDA_SHIFTED, La
 from fedrs_lightning.data.rasters.rows import Bands, Mapped, Rows, open_rows
 from fedrs_lightning.data.rasters.tiles import OpenTile, Tile, by_position
 from fedrs_lightning.errors import DataError, one_of
+
+if TYPE_CHECKING:
+    from fedrs_lightning.data.check.report import Report
 
 RANGES = {
     ("Train", "Rural"): (0, 1365),
@@ -150,7 +153,7 @@ class LoveDA(TileArchive):
     def __init__(
         self,
         root: str,
-        area: Literal["urban", "rural", "both"],
+        area: Literal["urban", "rural", "both"] = "both",
         mask_values: Literal["official", "shifted"] = "official",
         split: Split = "official",
     ) -> None:
@@ -206,6 +209,12 @@ class LoveDA(TileArchive):
             "synthetic": synthetic_facts(found.folder),
         }
         return TileListing(found.folder, train, test, facts)
+
+    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
+        """See `Archive.check`."""
+        from fedrs_lightning.data.archives.loveda.check import check_loveda
+
+        return check_loveda(self, deep, sample, seed)
 
     def _tile(self, number: int, image_path: Path, mask_path: Path) -> Tile:
         with open_rows(image_path) as image, open_rows(mask_path) as mask:

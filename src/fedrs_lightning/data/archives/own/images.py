@@ -13,6 +13,7 @@ from fedrs_lightning.data.archives.folders import synthetic_facts
 from fedrs_lightning.data.archives.own.image_format import RESIZE, ImageFormat, decoder
 from fedrs_lightning.data.archives.own.listing import scan_folders, scan_table
 from fedrs_lightning.data.packs.fields import Field
+from fedrs_lightning.data.rasters.rows import open_rows
 from fedrs_lightning.errors import ConfigError, one_of
 
 
@@ -126,6 +127,12 @@ class OwnImages(ImageArchive):
         """Of the size of the first image, where images are not resized."""
         self._size = self.format.size(listing.paths[0])
         return {"image": Field((len(self._names), *self._size), self.dtype)}
+
+    def check_header(self, path: Path) -> bool:
+        """Bands, type and size."""
+        with open_rows(path) as raster:
+            self.format.judge(raster, path, self._size or self.format.size(path))
+        return True
 
     def decode(self, path: Path) -> np.ndarray:
         """See `ImageArchive.decode`."""

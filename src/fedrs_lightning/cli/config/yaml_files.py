@@ -1,0 +1,112 @@
+"""YAML files with the line of every key, for messages that say where a mistake is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedrs_lightning.cli.nearest_names import nearest
+from fedrs_lightning.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """A mapping read from a file.
+
+    Attributes:
+        path: of the file.
+        content: its keys and values.
+        lines: line of every key, by the keys that lead to it.
+    """
+
+    path: Path
+    content: dict[Any, Any]
+    lines: dict[tuple[Any, ...], int] = field(repr=False)
+
+    @classmethod
+    def read(cls, path: Path, asked_by: str) -> YamlFile:
+        """Read a file.
+
+        Args:
+            path: of the file.
+            asked_by: option or key that names it.
+
+        Raises:
+            ConfigError: it cannot be read, is not YAML or no mapping, or a key stands twice in one place.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ConfigError(f"{asked_by}: no file {path}{_similar(path)}") from None
+        except IsADirectoryError:
+            raise ConfigError(f"{asked_by}: {path} is a folder; name a YAML file") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{asked_by}: {path} is not a text file (UTF-8)") from None
+        except OSError as error:
+            raise ConfigError(f"{asked_by}: {path}: {error.strerror}") from None
+        lines: dict[tuple[Any, ...], int] = {}
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            _lines(node, (), path, lines)  # first: construction moves merged keys around
+            content = None if node is None else loader.construct_document(node)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            where = f"{path}:{mark.line + 1}" if mark else str(path)
+            raise ConfigError(f"{where}: not valid YAML: {error.problem or error.context}") from None
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        finally:
+            loader.dispose()
+        if not isinstance(content, dict):
+            held = (
+                "is empty"
+                if content is None
+                else f"holds {'a list' if isinstance(content, list) else 'a single value'}"
+            )
+            raise ConfigError(f"{path}: {held}; write keys with values, such as `seed: 0`")
+        return cls(path, content, lines)
+
+    def where(self, keys: tuple[Any, ...]) -> str:
+        """`file:line` of a key, or of the nearest key above it."""
+        while keys and keys not in self.lines:
+            keys = keys[:-1]
+        return f"{self.path}:{self.lines[keys]}" if keys else str(self.path)
+
+
+def is_yaml_name(value: Any) -> bool:
+    """Whether a value names a YAML file."""
+    return isinstance(value, str) and value.endswith((".yaml", ".yml")) and "\n" not in value
+
+
+def parse_text(text: str) -> Any:
+    """A value as written on the command line; text that is no YAML stays text."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _lines(node: yaml.Node | None, above: tuple[Any, ...], path: Path, lines: dict[tuple[Any, ...], int]) -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            _lines(item, (*above, number), path, lines)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key_node, value_node in node.value:
+        key, line = (*above, key_node.value), key_node.start_mark.line + 1
+        if key in lines:
+            raise ConfigError(
+                f"{path}:{line}: key '{key_node.value}' stands there twice, also in line {lines[key]}; remove one"
+            )
+        lines[key] = line
+        _lines(value_node, key, path, lines)
+
+
+def _similar(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f" (there is no folder {path.parent})"
+    return nearest(path.name, [other.name for other in path.parent.iterdir()], "")

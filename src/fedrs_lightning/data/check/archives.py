@@ -1,0 +1,174 @@
+"""The check of an archive that has none of its own: its listing, and its samples read as a run reads them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedrs_lightning.data.check.report import Item, Report, Seen, drawn, look_into, seen_pixels, synthetic_marker
+from fedrs_lightning.errors import DataError
+
+if TYPE_CHECKING:
+    from fedrs_lightning.data.archives.archive import ImageArchive, ImageListing, TileArchive
+    from fedrs_lightning.data.rasters.tiles import Tile
+
+_ROWS = 256  # of a tile that are read at a time
+_STRIP = 64  # rows of a tile that are read without --deep
+
+
+def check_images(
+    archive: ImageArchive, deep: bool = False, sample: int | None = None, seed: int = 0, unit: str = "images"
+) -> Report:
+    """Check an archive of images: what it lists, and all its files.
+
+    Args:
+        archive: whose images.
+        deep: decode every image, instead of looking at headers where the archive can.
+        sample: look into this many images, drawn at random, instead of all.
+        seed: of that draw.
+        unit: what a sample is called.
+    """
+    report = Report.of(archive, deep, unit)
+    with report.refusals():
+        listing = archive.listing()
+        report.folder = str(listing.folder)
+        report.note_synthetic(synthetic_marker(listing.folder))
+        report.add("error", *_contradictions(archive, listing))
+        if not report.failed:
+            report.count(archive.class_names, listing.labels, listing.splits, listing.clients, listing.client_order)
+            look_at_images(report, archive, listing, sample, seed)
+    return report
+
+
+def look_at_images(report: Report, archive: ImageArchive, listing: ImageListing, sample: int | None, seed: int) -> None:
+    """Look into the files of listed images.
+
+    Args:
+        report: is added to; its mode says how closely to look.
+        archive: whose images.
+        listing: of the images.
+        sample: see `check_images`.
+        seed: see `check_images`.
+    """
+    wanted: dict[str, tuple[tuple[int, ...], str]] = {}
+    with report.refusals():
+        wanted = {name: (field.shape, field.dtype) for name, field in archive.fields(listing).items()}
+        for name, bands in archive.stored_bands.items():
+            shape, dtype = wanted.get(name, ((), "nothing"))
+            if not shape or shape[0] != len(bands) or dtype != archive.dtype:
+                raise DataError(
+                    f"{report.dataset}: decoding gives {dtype} {list(shape)} as '{name}', but its names say {len(bands)} "
+                    f"bands and its dtype {archive.dtype}; correct the class"
+                )
+
+    def decode(number: int) -> Seen:
+        arrays = archive.decode_sample(listing, number)
+        found = {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
+        if wanted and found != wanted:
+            said = ", ".join(f"{dtype} {list(shape)}" for shape, dtype in found.values())
+            others = ", ".join(f"{dtype} {list(shape)}" for shape, dtype in wanted.values())
+            raise DataError(f"{_where(listing, number)}: is {said}, but the first sample is {others}; make them equal")
+        return seen_pixels(arrays.values())
+
+    def header(number: int) -> Seen:
+        path = listing.paths[number]
+        if not archive.check_header(path):
+            return decode(number)
+        with path.open("rb") as handle:
+            return Seen((), hashlib.file_digest(handle, "sha256").hexdigest())
+
+    splits = np.full(len(listing.ids), "") if listing.splits is None else listing.splits
+    labels = listing.labels.tolist() if listing.labels.ndim == 1 else [None] * len(listing.ids)
+    items = [
+        Item(number, _where(listing, number), str(splits[number]), labels[number]) for number in range(len(splits))
+    ]
+    items = drawn(items, sample, seed)
+    look = header if report.mode == "header" and len(listing.paths) else decode
+    look_into(report, items, look, None if look is decode else decode)
+    report.checked = len(items)
+
+
+def _where(listing: ImageListing, number: int) -> str:
+    return str(listing.paths[number] if len(listing.paths) else (listing.where or listing.ids)[number])
+
+
+def _contradictions(archive: ImageArchive, listing: ImageListing) -> Iterator[str]:
+    """What is wrong with a listing in itself, by a mistake in the archive's class."""
+    count, classes, labels = len(listing.ids), len(archive.class_names), listing.labels
+    if not count:
+        yield f"{listing.folder}: the listing holds no sample"
+    columns = {"paths": listing.paths, "splits": listing.splits, "clients": listing.clients, "where": listing.where}
+    columns |= {f"attribute {name}": values for name, values in listing.attributes.items()} | {"labels": labels}
+    for name, values in columns.items():
+        if values is not None and len(values) not in ((0, count) if name in ("paths", "where") else (count,)):
+            yield f"{listing.folder}: the listing has {count} ids, but {len(values)} {name}"
+    whole = labels.ndim == 1 and labels.dtype.kind in "iu"
+    if whole and count and not 0 <= labels.min() <= labels.max() < classes:
+        yield f"{listing.folder}: labels must be 0 to {classes - 1}, found {labels.min()} to {labels.max()}"
+    if not whole and labels.shape[1:] != (classes,):
+        yield f"{listing.folder}: labels must be int [N] or 0 and 1 [N, {classes}], got {labels.dtype} {labels.shape}"
+    unknown = set() if listing.splits is None else set(map(str, listing.splits)) - {"train", "validation", "test", ""}
+    if unknown:
+        yield f"{listing.folder}: splits must be train, validation, test or empty, got '{min(unknown)}'"
+    twice = [name for name, times in Counter(listing.ids).items() if times > 1]
+    if twice:
+        yield f"{twice[0]}: is listed {Counter(listing.ids)[twice[0]]} times; an id may be there once only"
+
+
+def check_tiles(archive: TileArchive, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
+    """Check image and label rasters by reading them as a run would.
+
+    Args:
+        archive: whose tiles.
+        deep: read all rows and count the pixels of each class, instead of a strip of rows.
+        sample: look into this many tiles, drawn at random, instead of all.
+        seed: of that draw.
+    """
+    report = Report.of(archive, deep, "pixels")
+    with report.refusals():
+        listing = archive.listing()
+        report.folder = str(listing.folder)
+        report.files = {"train": {"tiles": len(listing.train)}, "test": {"tiles": len(listing.test)}}
+        report.note_synthetic(synthetic_marker(listing.folder))
+        parts = {"train": listing.train, "test": listing.test}
+        items = [Item(tile, str(tile.files[0]), part) for part, tiles in parts.items() for tile in tiles]
+        trained = {(tile.files, tile.id) for tile in listing.train}
+        for tile in listing.test:
+            if (tile.files, tile.id) in trained:
+                report.add("error", f"{tile.files[0]}: is in training and test data; a tile may be in one of them only")
+        items = drawn(items, sample, seed)
+        seen = look_into(report, items, lambda tile: _read_tile(archive, tile, deep))
+        report.checked = sum(len(item.key.files) for item in items)
+        if deep:
+            known = len(archive.class_names)
+            pixels = np.sum([found.pixels for found in seen if found.pixels is not None], axis=0, initial=0)
+            counts = np.broadcast_to(pixels, 256).tolist()
+            names = (*archive.class_names, "none of them")
+            report.counts = dict(zip(names, [*counts[:known], sum(counts[known:])], strict=True))
+    return report
+
+
+def _read_tile(archive: TileArchive, tile: Tile, deep: bool) -> Seen:
+    """Content of a tile's image unless a single value fills it, and pixels of each class id, int64 [256]."""
+    counted, digest, plain = np.zeros(256, np.int64), hashlib.sha256(f"{tile.size}".encode()), True
+    with tile.open() as opened:
+        image, height = opened.image, opened.image.height
+        if image.bands != len(archive.band_names) or image.dtype != archive.dtype:
+            raise DataError(
+                f"{tile.files[0]}: is read as {image.bands} bands of {image.dtype}, but {type(archive).__name__} names "
+                f"{len(archive.band_names)} bands of {archive.dtype}; correct the class"
+            )
+        first = 0 if deep else max(0, height // 2 - _STRIP // 2)
+        last = height if deep else min(height, first + _STRIP)
+        for start in range(first, last, _ROWS):
+            stop = min(start + _ROWS, last)
+            rows = image.rows(start, stop)
+            digest.update(rows.tobytes())
+            plain = plain and int(np.ptp(rows)) == 0
+            counted += np.bincount(opened.ids.rows(start, stop).ravel(), minlength=256)
+        opened.finish()
+    return Seen((), "" if plain else digest.hexdigest(), pixels=counted)

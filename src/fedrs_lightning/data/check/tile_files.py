@@ -1,0 +1,137 @@
+"""The check of tiles whose images and labels are files of their own: what belongs together, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedrs_lightning.data.check.rasters import RasterFacts, image_facts, label_facts
+from fedrs_lightning.data.check.report import Item, Report, drawn, in_threads
+from fedrs_lightning.data.rasters.class_tables import ClassTable
+
+
+@dataclass(frozen=True)
+class FilesOfTile:
+    """Files of one tile that belong together.
+
+    Attributes:
+        id: of the tile.
+        part: row of the summary table, such as `train`.
+        images: name of a kind of image to file and number of channels.
+        labels: name of a kind of label to file, table and remedy for unknown pixels.
+    """
+
+    id: str
+    part: str
+    images: Mapping[str, tuple[Path, int]]
+    labels: Mapping[str, tuple[Path, ClassTable, str]]
+
+
+Examined = list[tuple[FilesOfTile, dict[str, RasterFacts]]]
+"""Tiles with what was found in each of their files, by its kind."""
+
+
+def check_tile_files(
+    report: Report,
+    tiles: Sequence[FilesOfTile],
+    class_names: Sequence[str],
+    kinds: Sequence[str],
+    sample: int | None,
+    seed: int,
+    usual: tuple[int, int] | None = None,
+) -> Examined:
+    """Look into the files of tiles.
+
+    Args:
+        report: is added to; its mode says whether all rows are decoded, or headers are read and of GeoTIFFs a strip of
+            rows.
+        tiles: in the order of the report.
+        class_names: of the labels.
+        kinds: of files, for the summary table.
+        sample: look into the files of this many tiles, drawn at random, instead of all.
+        seed: of that draw.
+        usual: height and width of official tiles; None where they vary.
+    """
+    deep = report.mode == "deep"
+    for tile in tiles:
+        row = report.files.setdefault(tile.part, dict.fromkeys(("tiles", *kinds), 0))
+        for kind in ("tiles", *tile.images, *tile.labels):
+            row[kind] += 1
+
+    def examine(tile: FilesOfTile) -> dict[str, RasterFacts]:
+        images = {kind: image_facts(path, bands, deep) for kind, (path, bands) in tile.images.items()}
+        return images | {
+            kind: label_facts(path, table, deep, hint) for kind, (path, table, hint) in tile.labels.items()
+        }
+
+    examined = list(in_threads(examine, drawn(tiles, sample, seed)))
+    pixels = np.zeros(len(class_names) + 1, dtype=np.int64)
+    unusual: list[RasterFacts] = []
+    for tile, files in examined:
+        report.checked += len(files)
+        images, labels = [files[kind] for kind in tile.images], [files[kind] for kind in tile.labels]
+        if not _interchanged(report, images, labels):
+            for found in files.values():
+                for finding in found.findings:
+                    report.add(finding.severity, finding.message)
+            _compare_sizes(report, images + labels)
+        unusual += [found for found in images[:1] if usual and found.size not in (None, usual)]
+        pixels += next((found.pixels for found in labels if found.pixels is not None), 0)
+    _compare_contents(report, examined)
+    if unusual and usual:
+        text = f"official tiles are {usual[0]} x {usual[1]}; so are {len(unusual)} of {len(examined)} tiles"
+        report.add("note", f"{unusual[0].path}: is {_size(unusual[0])}, {text}")
+    if deep:
+        report.counts = dict(zip((*class_names, "none of them"), pixels.tolist(), strict=True))
+    return examined
+
+
+def _interchanged(report: Report, images: Sequence[RasterFacts], labels: Sequence[RasterFacts]) -> bool:
+    swapped = [found for found in images if found.photo is False]
+    photos = [found for found in labels if found.photo]
+    if swapped and photos:
+        report.add(
+            "error",
+            f"{swapped[0].path}: holds a label and {photos[0].path} holds a photo; image and label are interchanged, swap "
+            "them",
+        )
+        return True
+    for found in swapped:
+        if not found.findings:  # otherwise its type says so already
+            found.add("error", "holds few colours, so it is a label, not an image; replace it from the archive")
+    return False
+
+
+def _compare_sizes(report: Report, files: Sequence[RasterFacts]) -> None:
+    sized = [found for found in files if found.size is not None]
+    for found in sized[1:]:
+        if found.size != sized[0].size:
+            report.add(
+                "error",
+                f"{found.path}: is {_size(found)}, but {sized[0].path.name} of the same tile is {_size(sized[0])}; "
+                "replace both from the archive",
+            )
+
+
+def _compare_contents(report: Report, examined: Examined) -> None:
+    groups: dict[tuple[str, str], list[Item]] = defaultdict(list)
+    for tile, files in examined:
+        for kind in tile.images:
+            if files[kind].content:
+                item = Item((tile.part, tile.id), str(files[kind].path), tile.part)
+                groups[kind, files[kind].content].append(item)
+    reported: set[tuple[tuple[str, str], ...]] = set()
+    for same in groups.values():
+        tiles = tuple(item.key for item in same)
+        if len(same) > 1 and tiles not in reported:
+            reported.add(tiles)  # the other kinds of images of these tiles are the same too
+            report.add_same(same, "replace it from the archive, or remove all but one")
+
+
+def _size(found: RasterFacts) -> str:
+    assert found.size is not None
+    return f"{found.size[0]} x {found.size[1]}"
