@@ -22,13 +22,15 @@ import numpy as np
 import torch
 
 from common import finish, report, scratch
-from fedrs_lightning.data import BigEarthNet, ClientLoader, Federation
+from fedrs_lightning.data import BigEarthNet, ClientLoader, FederatedDataset, Federation
 from fedrs_lightning.data.archives.bigearthnet import files as layout
 from fedrs_lightning.data.batches.loading import Loading
 from fedrs_lightning.data.packs.fields import Field
 from fedrs_lightning.data.packs.folders import packing
+from fedrs_lightning.data.packs.images import ImagePack
+from fedrs_lightning.data.packs.pack import Pack
 from fedrs_lightning.data.packs.residence import GIB
-from fedrs_lightning.data.packs.samples import PackedSource, PackSpec, pack
+from fedrs_lightning.data.packs.source import PackedSource, Part
 from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
 from fedrs_lightning.data.synth.bigearthnet_archive import write_sample
 
@@ -100,8 +102,10 @@ def load_epoch(loader: ClientLoader, epoch: int = 0) -> None:
 
 def loading(source: PackedSource, images: Path) -> tuple[list[bool], float]:
     """Files once an epoch; pack and plain gather batch by batch in turns. All in processor time of this one thread."""
+    pack = source.parts[0].pack
+    assert isinstance(pack, Pack)
     plain = [
-        torch.from_numpy(np.load(source.folder / f"{name}.npy", mmap_mode="c").view(np.int16)) for name in source.about
+        torch.from_numpy(np.load(pack.folder / f"{name}.npy", mmap_mode="c").view(np.int16)) for name in pack.fields
     ]
     rng, files, packs, plains = np.random.default_rng(0), [], [], []
     for _ in range(REPEATS):
@@ -113,7 +117,7 @@ def loading(source: PackedSource, images: Path) -> tuple[list[bool], float]:
             packs.append(seconds(lambda one=one: source.gather(one), time.thread_time) / BATCH)
             plains.append(seconds(lambda other=other: plain_gather(plain, other), time.thread_time) / BATCH)
     read, packed, direct = min(files), float(np.median(packs)), float(np.median(plains))
-    size = sum(field.nbytes for field in source.about.values())
+    size = sum(field.nbytes for field in pack.fields.values())
     print(
         f"one patch: files {1e3 * read:.2f} ms, pack {1e3 * packed:.4f} ms, plain gather {1e3 * direct:.4f} ms "
         f"({size:,} bytes)"
@@ -127,7 +131,7 @@ def loading(source: PackedSource, images: Path) -> tuple[list[bool], float]:
 
 
 def epochs(made: Federation, packed: float) -> None:
-    """Time per epoch of the loader, with the device's step on this CPU, and what a thread that loads ahead makes of it."""
+    """Time per epoch of the loader, with the device's step on this CPU, with and without a thread that loads ahead."""
     count = sum(len(client.train) for client in made.clients)
     batch = made.source.gather(made.clients[0].train[:BATCH])
     step = min(seconds(lambda: made.transform(dict(batch), None)) for _ in range(REPEATS)) / len(batch["label"])
@@ -149,7 +153,7 @@ def planned(place: Path, packed: float) -> None:
     rng = np.random.default_rng(0)
     count, ids = 20_000, [str(number) for number in range(20_000)]
     tiles = rng.integers(0, 256, (64, 3, 64, 64), dtype=np.uint8)
-    spec = PackSpec(
+    spec = ImagePack(
         "tiles",
         ids,
         {"image": Field((3, 64, 64), "uint8")},
@@ -157,7 +161,7 @@ def planned(place: Path, packed: float) -> None:
         lambda: "",
         lambda number: {"image": tiles[number % 64]},
     )
-    source = PackedSource(pack(spec, place / "tiles"), {"label": torch.zeros(count, dtype=torch.int64)})
+    source = PackedSource([Part(Pack(spec.pack(place / "tiles")))], {"label": torch.zeros(count, dtype=torch.int64)})
     took = min(seconds(lambda: gather_epoch(source, rng.permutation(count)), time.thread_time) for _ in range(REPEATS))
     print(
         f"loader alone, one core: {count / took:,.0f} patches/s at 64 x 64 x 3 (plan 20,000), {1 / packed:,.0f} at "
@@ -167,7 +171,7 @@ def planned(place: Path, packed: float) -> None:
 
 def peak(folder: Path, budget: float, pipe) -> None:
     """Bytes by which this process grows in an epoch over the whole pack."""
-    source = PackedSource(folder, {"label": torch.zeros(1).expand(_count(folder))})
+    source = PackedSource([Part(Pack(folder))], {"label": torch.zeros(1).expand(_count(folder))})
     source.shelf.settle("map", budget, torch.device("cpu"))
     order = np.random.default_rng(0).permutation(len(source))
     gather_epoch(source, order[:BATCH])
@@ -219,7 +223,7 @@ def main() -> None:
     root = options.root or place / "archive"
     if not options.root:
         print(f"archive: {seconds(lambda: write_archive(root, options.patches)):.1f} s")
-    dataset = BigEarthNet(str(root), cache_dir=str(place / "cache"))
+    dataset = FederatedDataset(BigEarthNet(str(root)), cache_dir=str(place / "cache"))
     with packing() as orders:
         dataset.prepare()
     (made,) = orders.packs

@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from common import finish, report, scratch
-from fedrs_lightning.data import Domain, Domains, Potsdam
+from fedrs_lightning.data import FederatedDataset, Potsdam, Proportional
 from fedrs_lightning.data.packs.crops import crop_index
 from fedrs_lightning.data.rasters.rows import Buffered
 from tile_files import write_tile
@@ -20,9 +20,9 @@ from tile_files import write_tile
 BATCH, REPEATS = 16, 5
 
 
-def decode(dataset: Potsdam) -> float:
+def decode(archive: Potsdam) -> float:
     """Seconds a crop: read the tile and its label, decode colours, cut."""
-    tile = dataset.survey().train[0]
+    tile = archive.listing().train[0]
     start = time.perf_counter()
     index = crop_index([("tile", *tile.size)], 512)
     with tile.open() as opened:
@@ -33,9 +33,9 @@ def decode(dataset: Potsdam) -> float:
     return (time.perf_counter() - start) / len(index)
 
 
-def single(dataset: Potsdam, count: int = 12) -> float:
+def single(archive: Potsdam, count: int = 12) -> float:
     """Seconds a crop: the same with random access, one crop at a time."""
-    tile = dataset.survey().train[0]
+    tile = archive.listing().train[0]
     places = np.random.default_rng(0).integers(0, 6000 - 512, (count, 2))
     start = time.perf_counter()
     for row, column in places.tolist():
@@ -50,10 +50,11 @@ def main() -> None:
     for tile in ("2_10", "2_13"):
         label = place / f"potsdam/5_Labels_all_noBoundary/top_potsdam_{tile}_label_noBoundary.tif"
         write_tile(place / f"potsdam/2_Ortho_RGB/top_potsdam_{tile}_RGB.tif", label, 6000, 6000, 0)
-    dataset = Potsdam(str(place / "potsdam"))
-    domains = Domains([Domain("one", dataset, 1)], crop_size=512, cache_dir=str(place / "cache"))
-    domains.prepare()
-    source, train = domains.federation(0).source, domains.federation(0).clients[0].train
+    archive = Potsdam(str(place / "potsdam"))
+    dataset = FederatedDataset(archive, Proportional(1), crop_size=512, cache_dir=str(place / "cache"))
+    dataset.prepare()
+    federation = dataset.federation(0)
+    source, train = federation.source, federation.clients[0].train
     gather = float("inf")
     for repeat in range(REPEATS):
         order = np.random.default_rng(repeat).permutation(train)
@@ -61,7 +62,7 @@ def main() -> None:
         for first in range(0, len(order), BATCH):
             source.gather(order[first : first + BATCH])
         gather = min(gather, (time.perf_counter() - start) / len(order))
-    whole, alone = min(decode(dataset) for _ in range(2)), single(dataset)
+    whole, alone = min(decode(archive) for _ in range(2)), single(archive)
     print(
         f"packed {1e3 * gather:.2f} ms a crop, tile decoded once {1e3 * whole:.2f} ms, crop by crop {1e3 * alone:.1f} "
         "ms"

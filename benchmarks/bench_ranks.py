@@ -1,4 +1,4 @@
-"""Two ranks with one thread each against one rank with one thread: wall seconds of whole rounds. Wants an idle machine."""
+"""Two ranks with a thread each against one rank with one thread: wall seconds of rounds. Wants an idle machine."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common import finish, report, scratch
-from fedrs_lightning.data import Domain, Domains, Potsdam, Vaihingen
-from fedrs_lightning.data.archives.tiles import TileDataset
+from fedrs_lightning.data import FederatedDataset, Potsdam, Proportional, TileArchive, Vaihingen
 from tile_files import write_tile
 
 
@@ -40,8 +39,8 @@ def vaihingen(root: Path) -> None:
         write_tile(root / f"top/{name}.tif", root / f"eroded/{name}_noBoundary.tif", 2566, 3816, int(area))
 
 
-def prepare(dataset: TileDataset, cache: Path) -> None:
-    Domains([Domain("one", dataset, 1)], crop_size=512, cache_dir=str(cache)).prepare()
+def prepare(archive: TileArchive, cache: Path) -> None:
+    FederatedDataset(archive, Proportional(1), crop_size=512, cache_dir=str(cache)).prepare()
 
 
 def main() -> None:
@@ -51,11 +50,11 @@ def main() -> None:
     idle, _ = in_child(lambda: None)
     print(f"a process that has imported everything: {idle:.0f} MiB")
     results = []
-    for name, dataset in (
+    for name, archive in (
         ("four Potsdam tiles of 6000 x 6000, several at a time", Potsdam(str(place / "potsdam"))),
         ("two Vaihingen areas of 2566 x 3816 resampled to 5 cm", Vaihingen(str(place / "vaihingen"))),
     ):
-        peak, seconds = in_child(lambda dataset=dataset, name=name: prepare(dataset, place / name))  # type: ignore[misc]
+        peak, seconds = in_child(lambda archive=archive, name=name: prepare(archive, place / name))  # type: ignore[misc]
         print(f"{name}: {seconds:.1f} s")
         results.append(report(f"peak memory, {name}", peak / 1024, 1.0, at_most=True, unit=" GiB"))
     shutil.rmtree(place)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedrs_lightning.data import ClientSplit, Federation
+from fedrs_lightning.data.transforms.transform import Transform
 from fedrs_lightning.engine.engine import Engine
 from fedrs_lightning.engine.settings import Schedule
 from fedrs_lightning.engine.strategy import ClientParallelStrategy

@@ -46,7 +46,7 @@ def facts(federation):
 
 
 def archive(real: Path, out: Path, count: int) -> list[str]:
-    """An archive with both tables and copies of `count` clean patches, those for training first, which may be damaged; gives their ids."""
+    """An archive with both tables and copies of `count` clean patches, those for training first; gives their ids."""
     from pyarrow import parquet
 
     (out / "BigEarthNet-S2").mkdir(parents=True)

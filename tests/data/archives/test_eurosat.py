@@ -300,7 +300,7 @@ def test_configs_name_classes_in_short(name, clients, sample):
     config = parser.parse_args([f"--data={ROOT / 'configs' / 'data' / name}", f"--data.root={sample}"])
     dataset = parser.instantiate(config).data
     dataset.prepare()
-    # The shipped alpha on 160 tiles leaves fewer than min_samples in many draws; the split is drawn again until it fits.
+    # The shipped alpha on 160 tiles leaves fewer than min_samples in many draws, which are repeated until it fits.
     dataset.domains[0].partition.min_samples = 2
     assert len(dataset.federation(0).clients) == clients
     assert (dataset.num_classes, dataset.in_channels, dataset.class_names) == (10, 3, CLASSES)

@@ -1,4 +1,4 @@
-"""Your own labelled images: folders and tables, GeoTIFFs and PNGs that the test writes, and what is said about faults."""
+"""Your own labelled images: folders and tables, GeoTIFFs and PNGs that the test writes, and faults by their names."""
 
 import csv
 from inspect import signature

@@ -66,7 +66,7 @@ def assign(samples: Sequence[DomainSamples], rule: AssignmentRule, alone: bool, 
     Args:
         samples: of each domain.
         rule: how.
-        alone: the one archive is no domain: all its clients share its test set, unless they have test data of their own.
+        alone: the one archive is no domain: its clients share its test set, unless they have test data of their own.
         seed: of all draws.
 
     Raises:
@@ -153,7 +153,8 @@ def share_ground(tiles: Sequence[Sequence[str]], weights: Sequence[int], rng: np
         result[poorest].append(tile)
     if not all(result):
         raise ConfigError(
-            f"ground: disjoint needs a tile for each of {len(tiles)} domains of one terrain, got {len(known)}; set shared"
+            f"ground: disjoint needs a tile for each of {len(tiles)} domains of one terrain, got {len(known)}; "
+            "set shared"
         )
     return [sorted(own) for own in result]
 
@@ -226,6 +227,6 @@ def _enough(number: int, name: str, found: int, samples: DomainSamples, rule: As
     if found >= needed:
         return
     raise (DataError if samples.owners is not None else ConfigError)(
-        f"{samples.listing.folder}: client {number} ({name}) has {found} training samples, fewer than min_samples={needed}; "
-        "give it more, leave it out, or change split or partition (fewer clients, larger alpha)"
+        f"{samples.listing.folder}: client {number} ({name}) has {found} training samples, fewer than "
+        f"min_samples={needed}; give it more, leave it out, or change split or partition (fewer clients, larger alpha)"
     )

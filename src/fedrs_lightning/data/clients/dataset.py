@@ -54,13 +54,13 @@ class FederatedDataset:
     Args:
         archive: what lies on disk, where all of it is one domain.
         partition: how training samples go to clients; null where the archive says whose they are.
-        domains: archives with clients of their own, instead of `archive`. Every client is tested on the test data of its
-            own domain.
-        subfolders: folders below `root`, each a domain that `archive` reads; with `num_clients` or `partition` for each.
+        domains: archives with clients of their own, instead of `archive`. Every client is tested on the test data of
+            its own domain.
+        subfolders: folders below `root`, each a domain that `archive` reads; `num_clients` or `partition` is for each.
         num_clients: clients of each of the `subfolders`, with equal random shares.
         root: folder from which relative folders of archives are taken.
-        split: `published` takes the archive's own training, validation and test samples; `seeded` draws them; null takes
-            published ones where there are any. Tiles always have a published split.
+        split: `published` takes the archive's own training, validation and test samples; `seeded` draws them; null
+            takes published ones where there are any. Tiles always have a published split.
         train_fraction: share of the images that is not the common test set, for `split: seeded`. Where images have
             owners, each owner's are split.
         validation_fraction: share of the training images held out for choosing a round, for `split: seeded`.
@@ -134,9 +134,17 @@ class FederatedDataset:
         size = CROP if crop_size is None else crop_size
         self.crops = CropRule(size, test_overlap, random_crops_from or size)
         self.label_space = label_space
-        of_images = {"split": split, "train_fraction": train_fraction, "validation_fraction": validation_fraction}
+        of_images: dict[str, object] = {
+            "split": split,
+            "train_fraction": train_fraction,
+            "validation_fraction": validation_fraction,
+        }
         of_images |= {"stratify": stratify, "own_test": own_test, "image_size": image_size, "storage": storage}
-        of_tiles = {"crop_size": crop_size, "test_overlap": test_overlap, "random_crops_from": random_crops_from}
+        of_tiles: dict[str, object] = {
+            "crop_size": crop_size,
+            "test_overlap": test_overlap,
+            "random_crops_from": random_crops_from,
+        }
         self._suit(of_images if self.tiled else of_tiles | {"ground": ground})
         self._check(protocols)
         self.protocols = tuple(
@@ -300,8 +308,8 @@ class FederatedDataset:
                     )
                 if size != other:
                     raise DataError(
-                        f"{found} an image of domain {samples[0].domain.name} {other[1]} x {other[0]}; set image_size of "
-                        "the archives"
+                        f"{found} an image of domain {samples[0].domain.name} {other[1]} x {other[0]}; set image_size "
+                        "of the archives"
                     )
 
     def _reports_own(self, samples: list[DomainSamples]) -> bool:
@@ -494,7 +502,8 @@ def _owner_numbers(samples: list[DomainSamples], found: Assignment) -> np.ndarra
             key = (name, name_in(own, owner) if name else owner)
             if key not in place:
                 raise DataError(
-                    f"{own.where(sample)}: an image without client, whose statistics normalise: per_client needs; name one"
+                    f"{own.where(sample)}: an image without client, whose statistics normalise: per_client needs; "
+                    "name one"
                 )
             numbers.append(place[key])
     return np.asarray(numbers, dtype=np.int64)

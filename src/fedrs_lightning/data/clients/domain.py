@@ -168,7 +168,9 @@ def _images(domain: Domain, listing: ImageListing, rule: SplitRule, seed: int) -
     attributes = dict(listing.attributes)
     if listing.labels.ndim == 1:
         attributes.setdefault("class_name", np.asarray(archive.class_names)[listing.labels])
-    return DomainSamples(domain, listing, [image_pack(archive, listing)], *parts, listing.labels, attributes, about)
+    train, validation, test = parts
+    packs = [image_pack(archive, listing)]
+    return DomainSamples(domain, listing, packs, train, validation, test, listing.labels, attributes, about)
 
 
 def _seeded(name: str, listing: ImageListing, rule: SplitRule, seed: int) -> list[np.ndarray]:

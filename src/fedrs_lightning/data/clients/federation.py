@@ -58,7 +58,7 @@ class Transform(Protocol):
         ...
 
     def __call__(self, batch: Batch, draws: Tensor | None = None) -> Batch:
-        """The batch with a float32 normalised image; augmented by `draws` (one row a sample of the batch) where given."""
+        """The batch with a float32 normalised image; augmented by `draws`, one row a sample of the batch, if given."""
         ...
 
 

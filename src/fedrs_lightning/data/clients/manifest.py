@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedrs_lightning.data.archives.archive import ImageArchive
+from fedrs_lightning.data.archives.archive import ImageArchive, ImageListing
 from fedrs_lightning.data.clients.assignment import Assignment
 from fedrs_lightning.data.clients.domain import DomainSamples
 from fedrs_lightning.data.clients.normalisation import Statistics
@@ -99,21 +99,22 @@ def _archive(
     packs = [part.pack for part in source.parts[first : first + len(own.packs)]]
     partition, surplus = domain.partition, found.surplus[number]
     ids = [source.sample_ids[sample] for sample in surplus]
-    about = {
+    archive, listing, files = domain.archive, own.listing, data.storage == "files"
+    about: dict[str, Any] = {
         "name": domain.name or None,
-        "class": type(domain.archive).__name__,
-        "root": str(Path(domain.archive.root).expanduser().resolve()),
-        "folder": str(own.listing.folder.resolve()),
-        "settings": domain.archive.settings(),
-        "facts": own.listing.facts,
+        "class": type(archive).__name__,
+        "root": str(Path(archive.root).expanduser().resolve()),
+        "folder": str(listing.folder.resolve()),
+        "settings": archive.settings(),
+        "facts": listing.facts,
         "split": own.rule,
         "partition": "as the archive says"
         if partition is None
         else {"class": type(partition).__name__, **vars(partition)},
         "classes": [name for name, known in zip(data.class_names, data.known_classes()[number], strict=True) if known],
         "samples_sha256": [pack.digest for pack in packs],
-        "source_sha256": domain.archive.fingerprint(own.listing)
-        if isinstance(domain.archive, ImageArchive) and data.storage == "files"
+        "source_sha256": archive.fingerprint(listing)
+        if files and isinstance(archive, ImageArchive) and isinstance(listing, ImageListing)
         else None,
         "surplus": {"num_samples": len(ids), "sha256": hash_ids(ids)},
     }
@@ -154,7 +155,7 @@ class _Describer:
 
 
 def class_counts(source: PackedSource, indices: np.ndarray, num_classes: int) -> dict[str, Any]:
-    """`class_counts` of samples with labels (a sample counts for each class that it has), or `class_pixels` of masks."""
+    """`class_counts` of samples with labels, each of which counts for all its classes, or `class_pixels` of masks."""
     if "label" not in source.extras:
         pixels = source.class_pixels(indices, num_classes).tolist()
         return {"class_pixels": pixels[:-1], "ignored_pixels": pixels[-1], "num_tiles": len(source.tiles(indices))}

@@ -22,8 +22,8 @@ RULES = {
     ),
     "per_domain": "as federated, but the server adds up the clients of each domain on their own",
     "per_client": (
-        "each client's own training pixels normalise all its samples, those of its test data too, and in the common test "
-        "and validation sets the samples that are its own; nothing is sent"
+        "each client's own training pixels normalise all its samples, those of its test data too, and in the common "
+        "test and validation sets the samples that are its own; nothing is sent"
     ),
 }
 
@@ -132,5 +132,5 @@ def described(
 
 
 def setup_bytes(num_clients: int, num_bands: int) -> dict[str, int]:
-    """What it costs to add up the clients' sums once: a count and two sums a band from each, mean and deviation back."""
+    """What it costs to add up the clients' sums once: a count and two sums a band go up, mean and deviation down."""
     return {"up": num_clients * WORD * (1 + 2 * num_bands), "down": num_clients * WORD * 2 * num_bands}

@@ -114,8 +114,8 @@ def proportional_partition(
     Args:
         num_samples: N.
         proportions: of the clients.
-        groups: of each sample, [N]: groups stay together, and so do a client's samples of a group, so that cutting short
-            takes whole groups first. None splits single samples.
+        groups: of each sample, [N]: groups stay together, and a client's samples lie group by group, so that cutting
+            short takes whole groups first. None splits single samples.
         rng: source of the permutation.
 
     Returns:
@@ -266,8 +266,8 @@ class Proportional(Partition):
     Args:
         num_clients: number of clients.
         proportions: relative size of each client; null makes them equal.
-        by: attribute whose groups stay together, such as `tile`: each goes to the client that has fewest samples for its
-            proportion; null splits single samples.
+        by: attribute whose groups stay together, such as `tile`: each goes to the client that has fewest samples for
+            its proportion; null splits single samples.
     """
 
     ordered = True

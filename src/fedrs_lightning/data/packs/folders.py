@@ -79,7 +79,7 @@ def packing(threads: int | None = None, verify: bool = False) -> Iterator[Orders
 
 
 def cache_folder(given: str | os.PathLike[str] | None) -> Path:
-    """Where packs are kept: the argument, else `$FEDRS_CACHE`, else `fedrs-lightning` in the platform's cache folder."""
+    """Where packs are kept: the argument, else `$FEDRS_CACHE`, else our folder in the platform's cache folder."""
     if given is not None:
         return Path(given).expanduser()
     if os.environ.get("FEDRS_CACHE"):

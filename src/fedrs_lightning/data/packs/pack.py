@@ -69,7 +69,8 @@ class PackSpec(ABC):
         folder = self.folder(cache)
         if not folder.is_dir():
             raise DataError(
-                f"{folder}: not packed yet, or the files changed; call prepare() first, and on several nodes share cache_dir"
+                f"{folder}: not packed yet, or the files changed; call prepare() first, and on several nodes share "
+                "cache_dir"
             )
         return Pack(folder)
 
@@ -127,7 +128,7 @@ class Pack:
             shelf.select(self.mapped[name], rows, values)
 
     def moments(self, field: str) -> np.ndarray:
-        """Sum and sum of squares over each sample's pixels, int64 [N, 2, C]; those beyond a tile's edge are left out."""
+        """Sum and sum of squares over each sample's pixels, without those beyond a tile's edge; int64 [N, 2, C]."""
         return self.tables[f"{field}.moments"]
 
     def pixels(self, field: str) -> np.ndarray:

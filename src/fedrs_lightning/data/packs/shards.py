@@ -94,7 +94,7 @@ class _Shard:
 
 
 class ArrayFile:
-    """An array of a pack in the making, by plain reads and writes: dirty pages of a memory map would count as memory."""
+    """An array of a pack in the making, by plain reads and writes: dirty pages of a map would count as memory."""
 
     def __init__(self, path: Path, entry: Field, count: int) -> None:
         self.path, self.each, self.bytes = path, entry.nbytes, entry.nbytes * count

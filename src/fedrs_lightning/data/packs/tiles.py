@@ -27,7 +27,7 @@ Role = Literal["train", "test"]
 
 @dataclass(frozen=True)
 class CropPack(PackSpec):
-    """Crops that are packed: `image` [C, size, size], 0 beyond the tile's edge, and `mask` uint8 [size, size], 255 there.
+    """Crops that are packed: `image` [C, size, size] and `mask` uint8 [size, size]; beyond the tile's edge 0 and 255.
 
     Tables of the pack: `image.moments`; `pixels` inside the tile, int64 [N]; `counts` int64 [N, K + 1], pixels of each
     class in the mask, and ignored ones last; `unknown` int64 [N], pixels of a tile whose colour or value means nothing,

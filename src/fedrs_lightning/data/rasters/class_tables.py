@@ -204,8 +204,5 @@ class LabelDecoder:
             what = (
                 "colours outside the palette" if isinstance(self.table, Palette) else "values outside the class table"
             )
-            raise DataError(
-                f"{self.path}: {self.unknown} of {self.pixels} pixels have {what} (more than 1 %)"
-                "; "
-                f"{self.hint or 'this is not a label of this data set; is it an image, or are image and label interchanged?'}"
-            )
+            hint = self.hint or "is it an image and no label, or are image and label interchanged?"
+            raise DataError(f"{self.path}: {self.unknown} of {self.pixels} pixels have {what} (more than 1 %); {hint}")

@@ -20,8 +20,8 @@ class Transform(nn.Module):
     """A crop of the stored window, flips and quarter turns, bands on one grid, resize, and (scale x - mean) / std.
 
     Whole batches at a time on the device they lie on, in this order; a mask goes through the first two steps with its
-    image. Bicubic interpolation overshoots, also below zero, so resizing runs on float32; nothing is clipped. Bands that
-    are not chosen are neither turned nor resized.
+    image. Bicubic interpolation overshoots, also below zero, so resizing runs on float32; nothing is clipped. Bands
+    that are not chosen are neither turned nor resized.
 
     Args:
         mean: [G, C] of each group and band, in units of scale * stored value. One group serves every sample; with
@@ -42,8 +42,8 @@ class Transform(nn.Module):
         window: side of the stored training windows, >= crop. Where it is larger, an epoch with draws takes a crop at
             random from each window, and one without draws the centre. Images of other sizes, such as test crops, stay
             whole.
-        classes: [D, K], which classes the masks of a domain can hold; None where all domains have the same. Batches then
-            carry `classes` bool [B, K] by their `domain` int64 [B], for a softmax over what a sample's archive knows.
+        classes: [D, K], which classes the masks of a domain can hold; None where all domains have the same. Batches
+            then carry `classes` bool [B, K] by their `domain` int64 [B], for a softmax over what an archive knows.
 
     Raises:
         ValueError: shapes do not fit, a deviation is not positive, or a band is unknown or named twice.

@@ -34,12 +34,13 @@ MANY = 1000  # ids of left-out patches that are written out
 
 
 class BigEarthNet(ImageArchive):
-    """Nineteen land-cover classes, several a patch, of Sentinel-2 patches of ten countries (Clasen et al., 2025, arXiv:2407.03653).
+    """Nineteen land-cover classes, several a patch, of Sentinel-2 patches of ten countries.
 
-    BigEarthNet-S2 v2.0 (reBEN): 480,038 patches of 1200 m x 1200 m without snow, cloud and shadow, 69,450 with, of 2017
-    and 2018; four bands at 10 m (120 x 120), six at 20 m (60 x 60), surface reflectance x 10000, uint16. Labels are
-    multi-hot, float32 [19]. Licence CDLA-Permissive-1.0; contains Copernicus Sentinel data. The folder is one that you
-    downloaded; it is never written to. BigEarthNet v1.0 is recognised and refused.
+    BigEarthNet-S2 v2.0 (reBEN; Clasen et al., 2025, arXiv:2407.03653): 480,038 patches of 1200 m x 1200 m without snow,
+    cloud and shadow, 69,450 with, of 2017 and 2018; four bands at 10 m (120 x 120), six at 20 m (60 x 60), surface
+    reflectance x 10000, uint16. Labels are multi-hot, float32 [19]. Licence CDLA-Permissive-1.0; contains Copernicus
+    Sentinel data. The folder is one that you downloaded; it is never written to. BigEarthNet v1.0 is recognised and
+    refused.
 
     Every patch belongs to its country, in the order Finland, Ireland, Serbia, Austria, Belgium, Lithuania, Portugal,
     Switzerland, Kosovo, Luxembourg, or in the order of `countries`, unless a partition says otherwise; attributes for

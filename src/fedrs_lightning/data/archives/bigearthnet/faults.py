@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 REPLACE = "replace it from the archive"
-EXPECTED = "expected BigEarthNet-S2/<product>/<patch>/<patch>_B02.tif, with product folders such as S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP"
+EXPECTED = (
+    "expected BigEarthNet-S2/<product>/<patch>/<patch>_B02.tif, "
+    "with product folders such as S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP"
+)
 
 
 def some(names: Sequence[str], shown: int = 5) -> str:
@@ -62,7 +65,10 @@ def version_one(path: Path, sign: str) -> str:
 
 def no_table(path: Path, setting: str) -> str:
     """A metadata table is missing."""
-    return f"{path}: no such table; put metadata.parquet from the BigEarthNet v2.0 archive there, or set {setting} to where it lies"
+    return (
+        f"{path}: no such table; put metadata.parquet from the BigEarthNet v2.0 archive there, "
+        f"or set {setting} to where it lies"
+    )
 
 
 def no_flagged_table(path: Path) -> str:
@@ -81,7 +87,10 @@ def no_pyarrow() -> str:
 
 def no_lmdb(path: Path) -> str:
     """The library that reads an LMDB is missing."""
-    return f"{path}: is an LMDB; reading it needs the package lmdb, which is not installed; run: pip install 'fedrs-lightning[lmdb]'"
+    return (
+        f"{path}: is an LMDB; reading it needs the package lmdb, which is not installed; "
+        "run: pip install 'fedrs-lightning[lmdb]'"
+    )
 
 
 def unreadable_table(path: Path, reason: object) -> str:
@@ -91,7 +100,10 @@ def unreadable_table(path: Path, reason: object) -> str:
 
 def lacking_columns(path: Path, lacking: Sequence[str], present: Sequence[str]) -> str:
     """A table has other columns."""
-    return f"{path}: has no column {', '.join(lacking)} (columns: {some(present, 9) or 'none'}); use the table of BigEarthNet v2.0"
+    return (
+        f"{path}: has no column {', '.join(lacking)}"
+        f" (columns: {some(present, 9) or 'none'}); use the table of BigEarthNet v2.0"
+    )
 
 
 def empty_cell(path: Path, column: str, patch: str, more: int = 0) -> str:
@@ -101,7 +113,10 @@ def empty_cell(path: Path, column: str, patch: str, more: int = 0) -> str:
 
 def bad_patch_id(path: Path, patch: str, more: int = 0) -> str:
     """A patch is not named as in v2.0."""
-    return f"{path}: '{patch}'{_more(more)} is no patch id of v2.0, such as S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP_26_57; {REPLACE}"
+    return (
+        f"{path}: '{patch}'{_more(more)} is no patch id of v2.0, such as "
+        f"S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP_26_57; {REPLACE}"
+    )
 
 
 def twice(path: Path, patch: str, more: int = 0) -> str:
@@ -111,7 +126,10 @@ def twice(path: Path, patch: str, more: int = 0) -> str:
 
 def in_two_places(path: Path, patch: str, first: str, second: str, more: int = 0) -> str:
     """A patch has two rows that put it into two splits or countries."""
-    return f"{path}: patch {patch}{_more(more)} is in {first} and in {second}; a patch may be in one split and one country only; {REPLACE}"
+    return (
+        f"{path}: patch {patch}{_more(more)} is in {first} and in {second}; a patch may "
+        f"be in one split and one country only; {REPLACE}"
+    )
 
 
 def unknown_split(path: Path, patch: str, split: str, more: int = 0) -> str:
@@ -122,7 +140,10 @@ def unknown_split(path: Path, patch: str, split: str, more: int = 0) -> str:
 
 def unknown_label(path: Path, patch: str, label: str, more: int = 0) -> str:
     """A label is not one of the nineteen."""
-    return f"{path}: label '{label}' of patch {patch}{_more(more)} is not one of the 19 BigEarthNet classes; use the table of v2.0"
+    return (
+        f"{path}: label '{label}' of patch {patch}{_more(more)} is not one of the 19 BigEarthNet classes; "
+        "use the table of v2.0"
+    )
 
 
 def no_label(path: Path, patch: str, more: int = 0) -> str:
@@ -148,7 +169,10 @@ def nothing_left(path: Path, season: str) -> str:
 
 def no_training_patches(country: str, season: str) -> str:
     """A country cannot be a client."""
-    return f"country {country} has no training patches ({season}), so that a run refuses it as a client; name the others in countries"
+    return (
+        f"country {country} has no training patches ({season}), so that a run refuses it as a client; "
+        "name the others in countries"
+    )
 
 
 def not_on_disk(images: Path, missing: Sequence[str], total: int) -> str:
@@ -162,7 +186,10 @@ def not_on_disk(images: Path, missing: Sequence[str], total: int) -> str:
 
 def not_in_table(folder: Path, more: int = 0) -> str:
     """A patch without a row."""
-    return f"{folder}: this patch{_more(more)} is in no metadata table; remove the folder or restore the tables from the archive"
+    return (
+        f"{folder}: this patch{_more(more)} is in no metadata table; "
+        "remove the folder or restore the tables from the archive"
+    )
 
 
 def missing_band(path: Path) -> str:

@@ -28,12 +28,12 @@ ALL: Statistics = (
 
 
 class EuroSAT(ImageArchive):
-    """Ten land-cover classes of 64 x 64 Sentinel-2 tiles at 10 m (Helber et al., 2019, doi:10.1109/JSTARS.2019.2918242).
+    """Ten land-cover classes of 64 x 64 Sentinel-2 tiles at 10 m.
 
-    27,000 tiles, MIT licence, contains Copernicus Sentinel data. Classes 0 to 9: AnnualCrop, Forest,
-    HerbaceousVegetation, Highway, Industrial, Pasture, PermanentCrop, Residential, River, SeaLake. The folder is one
-    that you downloaded; any layout with the ten class folders up to two levels below `root` is read. It is never
-    written to.
+    Helber et al., 2019, doi:10.1109/JSTARS.2019.2918242. 27,000 tiles, MIT licence, contains Copernicus Sentinel data.
+    Classes 0 to 9: AnnualCrop, Forest, HerbaceousVegetation, Highway, Industrial, Pasture, PermanentCrop, Residential,
+    River, SeaLake. The folder is one that you downloaded; any layout with the ten class folders up to two levels below
+    `root` is read. It is never written to.
 
     Args:
         root: folder of the unpacked archive.
@@ -73,7 +73,7 @@ class EuroSAT(ImageArchive):
         """See `ImageArchive.listing`; checks names and kinds of all files."""
         found = layout.scan(self.root, self.bands)
         ids = [file.id for file in found.files]
-        splits, facts = None, {"lists": self.lists, "synthetic": None}
+        splits, facts = None, dict[str, Any](lists=self.lists)
         if self.lists is not None:
             splits = np.full(len(ids), "", dtype="<U10")
             *parts, facts["lists"] = read_split_lists(self.lists, "eurosat", ids)

@@ -173,12 +173,18 @@ def decode_rgb(path: Path) -> np.ndarray:
 def jpeg_fault(image: Image.Image, path: Path) -> str | None:
     """What is wrong with an opened image by its header, or None."""
     if image.format != "JPEG":
-        return f"{path}: is a {image.format} file, not a JPEG; replace it from the archive (13-band GeoTIFFs need bands: all)"
+        return (
+            f"{path}: is a {image.format} file, not a JPEG; "
+            "replace it from the archive (13-band GeoTIFFs need bands: all)"
+        )
     if image.mode != "RGB":
         name = {"L": "grey", "CMYK": "CMYK"}.get(image.mode, f"mode {image.mode}")
         return f"{path}: is {name}, but EuroSAT tiles are RGB; replace it from the archive"
     if image.size != (SIDE, SIDE):
-        return f"{path}: is {image.size[0]} x {image.size[1]} pixels, but EuroSAT tiles are {SIDE} x {SIDE}; replace it from the archive"
+        return (
+            f"{path}: is {image.size[0]} x {image.size[1]} pixels, but EuroSAT tiles are {SIDE} x {SIDE}; "
+            "replace it from the archive"
+        )
     return None
 
 
@@ -313,7 +319,10 @@ def _incomplete(folder: Path) -> str:
 def _wrong_kind(folder: Path, bands: BandChoice) -> str:
     other: BandChoice = "all" if bands == "rgb" else "rgb"
     if _kinds(folder)[other]:
-        return f"{folder}: bands: {bands} needs {_KIND[bands]}, but here are {_KIND[other]}; set bands: {other}, or root to the {_KIND[bands]}"
+        return (
+            f"{folder}: bands: {bands} needs {_KIND[bands]}, but here are {_KIND[other]}; "
+            f"set bands: {other}, or root to the {_KIND[bands]}"
+        )
     return f"{folder}: has the ten class folders, but no {_KIND[bands]} in them; unpack the archive again"
 
 

@@ -89,7 +89,7 @@ class ISPRSArchive(TileArchive):
         return SIX if self.clutter == "class" else FIVE
 
     @property
-    def unscored(self) -> tuple[str, ...]:
+    def unscored(self) -> tuple[str, ...]:  # type: ignore[override]
         """Clutter, where it is a class."""
         return SIX[5:] if self.clutter == "class" else ()
 

@@ -30,7 +30,9 @@ RANGES = {
 """First and last official id."""
 
 DEPTH = 3
-EXPECTED = "Train/Urban/images_png and masks_png, Train/Rural, Val/Urban, Val/Rural; or img_dir/ and ann_dir/ of a converted set"
+EXPECTED = (
+    "Train/Urban/images_png and masks_png, Train/Rural, Val/Urban, Val/Rural; or a converted img_dir/ and ann_dir/"
+)
 VALUES_HINT = "LoveDA masks hold 0 (no-data) to 7; replace it from the archive"
 
 
