@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from fedrs_lightning.data import FederatedDataset, Federation
     from fedrs_lightning.data.clients.inspection import Inspection
 
-DESCRIPTION = """Show what every client of a federation holds: samples, classes, label sets, bands, days. The data are packed first,
-as fedrs fit does."""
+DESCRIPTION = """Show what every client of a federation holds: samples, classes, label sets, bands, days. The data are
+packed first, as fedrs fit does."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -109,7 +109,7 @@ def _find_unlisted(report: Report, found: layout.Layout) -> None:
             elif patch not in known:
                 unlisted.append(folder / patch)
     if unlisted and found.flagged.is_file():
-        more = f" (and {len(unlisted) - 1} more)" if len(unlisted) > 1 else ""
+        more = faults.more(len(unlisted) - 1)
         remedy = "remove the folder or restore the tables from the archive"
         report.add("error", f"{unlisted[0]}: this patch{more} is in no metadata table; {remedy}")
     elif unlisted:
