@@ -23,7 +23,7 @@ from fedrs_lightning.errors import ConfigError, FedrsError
 OTHERS = ("task", "method", "schedule", "optimizer", "fabric", "run", "resume")
 """Keys of an experiment file that say nothing about its data: whatever stands there is passed over."""
 
-EPILOG = """ARCHIVE --root DIR is short for --data.archive ARCHIVE --data.archive.root DIR, and so are its other options;
+EPILOG = """ARCHIVE --root DIR is short for --data.archive ARCHIVE --data.archive.root DIR, as are its other options;
 it is one of {archives},
 or the import path of a class of yours. Options of the data set override a config as for fedrs fit, for example
   --data.archive.root DIR   --data.partition Dirichlet   --data.partition.num_clients 10   --data.partition.alpha 0.1"""

@@ -1,4 +1,4 @@
-"""What a check of a data folder finds, and what all checks share: threads, random parts, and samples of equal content."""
+"""What a check finds, and what all checks share: threads, random parts, and samples of equal content."""
 
 from __future__ import annotations
 
