@@ -32,9 +32,3 @@ def _folder(variable: str, default: str) -> Path:
 def data_root() -> Path:
     """Folder of real images in official layouts."""
     return _folder("FEDRS_DATA", "../shared/data")
-
-
-@pytest.fixture(scope="session")
-def golden_root() -> Path:
-    """Folder of golden files."""
-    return _folder("FEDRS_GOLDEN", "../shared/golden")

@@ -31,7 +31,7 @@ from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.results.store import find_runs
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = ("", "bash", "console")
 FOLDERS = ("experiments", "configs", "docs", "benchmarks", "slurm", "src", "tests")

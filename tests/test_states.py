@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrs_lightning import states
-from fedrs_lightning.states import PackedState, digest, entries, first_not_finite, pack, weighted_sum
+from fedrs_lightning.states import PackedState, digest, dot, entries, first_not_finite, ordered_sum, pack, weighted_sum
 
 
 def some_state(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -43,6 +43,22 @@ def test_weighted_sum_is_the_ordered_float64_sum(count, shape, seed, chunk):
         states.CHUNK = before
     assert result.dtype == torch.float32
     np.testing.assert_array_equal(result.numpy(), expected.astype(np.float32))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 40), st.integers(1, 40)), dim=st.sampled_from([0, 1, -1]), seed=st.integers(0, 99)
+)
+def test_ordered_sums_are_plain_loops_to_the_last_bit(shape, dim, seed):
+    first, second = np.random.default_rng(seed).normal(size=(2, *shape))
+    total = np.zeros(shape[1 - dim % 2])
+    for row in np.moveaxis(first, dim, 0):
+        total = total + row
+    np.testing.assert_array_equal(ordered_sum(torch.from_numpy(first), dim).numpy(), total)
+    products = np.zeros(shape[0])
+    for left, right in zip(first.T, second.T, strict=True):
+        products = products + left * right
+    np.testing.assert_array_equal(dot(torch.from_numpy(first), torch.from_numpy(second)).numpy(), products)
 
 
 def test_integer_buffers_keep_the_largest_value_and_half_precision_is_summed_wide():

@@ -39,6 +39,16 @@ def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
     Args:
         path: final name. Its folder is made.
         durable: also flush to the disk before the rename, so that a power cut leaves the old or the new file.
+
+    Examples:
+        >>> import tempfile
+        >>> final = Path(tempfile.mkdtemp()) / "note.txt"
+        >>> with atomic_path(final) as temporary:
+        ...     _ = temporary.write_text("whole")
+        ...     final.exists()
+        False
+        >>> final.read_text()
+        'whole'
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

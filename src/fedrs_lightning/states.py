@@ -180,6 +180,11 @@ def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> 
     Args:
         tensors: K tensors of one shape and dtype.
         weights: float64 [K].
+
+    Examples:
+        >>> states = [torch.tensor([0.0, 2.0]), torch.tensor([4.0, 4.0])]
+        >>> weighted_sum(states, torch.tensor([0.75, 0.25], dtype=torch.float64))
+        tensor([1.0000, 2.5000])
     """
     first = tensors[0]
     result = torch.empty(torch.Size(first.shape), dtype=first.dtype)
@@ -200,6 +205,20 @@ def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> 
     return result
 
 
+def ordered_sum(values: Tensor, dim: int = 0) -> Tensor:
+    """Sum along a dimension, from the first element to the last: the same bits on every processor.
+
+    The order of `torch.sum` depends on the width of the processor's vectors, and that of a matrix product on its BLAS.
+    What a server computes is therefore summed here, by `dot`, or by `weighted_sum`.
+    """
+    return values.cumsum(dim).select(dim, -1)
+
+
+def dot(first: Tensor, second: Tensor) -> Tensor:
+    """Inner products along the last dimension, [..., P] and [..., P] -> [...], added as in `ordered_sum`."""
+    return ordered_sum(first * second, -1)
+
+
 def _slice(tensor: Tensor | SpooledTensor, start: int, stop: int) -> Tensor:
     return tensor.read(start, stop) if isinstance(tensor, SpooledTensor) else tensor.detach().reshape(-1)[start:stop]
 
@@ -213,6 +232,10 @@ def first_not_finite(state: Mapping[str, Tensor]) -> str | None:
     """Name of the first floating entry with a NaN or infinity, or None.
 
     A sum is one read pass; only a sum that is not finite is looked at more closely.
+
+    Examples:
+        >>> first_not_finite({"model/a": torch.ones(2), "model/b": torch.tensor([1.0, torch.nan])})
+        'model/b'
     """
     for key, tensor in state.items():
         if not tensor.is_floating_point() or bool(torch.isfinite(tensor.sum())):
@@ -226,6 +249,12 @@ def digest(*states: Mapping[str, Tensor]) -> str:
     """SHA-256 over the sorted (name, dtype, shape, bytes) of one or more states.
 
     Equal digests mean equal bits. Later states may repeat names of earlier ones; their order counts.
+
+    Examples:
+        >>> digest({"a": torch.zeros(1), "b": torch.ones(1)}) == digest({"b": torch.ones(1), "a": torch.zeros(1)})
+        True
+        >>> digest({"a": torch.tensor([0.0])}) == digest({"a": torch.tensor([-0.0])})  # equal numbers, other bits
+        False
     """
     total = hashlib.sha256()
     for state in states:

@@ -46,7 +46,7 @@ def copied(sample, tmp_path) -> Path:
     return Path(shutil.copytree(sample, tmp_path / "copied"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def layouts() -> SimpleNamespace:
     """Writers of small aerial data sets in their official layouts."""
     writers = {"potsdam": write_potsdam, "vaihingen": write_vaihingen, "loveda": write_loveda, "tiff": write_tiff}

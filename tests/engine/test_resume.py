@@ -3,9 +3,10 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,26 @@ from fedrs_lightning.methods import FedAvg, FedBN, FedMAD
 
 from .conftest import run
 
-ROUNDS = 5
+ROUNDS = 4
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """`unbroken(method, rounds)`: what a run that nothing stopped ends in."""
+    return cache(lambda method, rounds=ROUNDS: run(method, tmp_path_factory.mktemp("unbroken"), num_rounds=rounds))
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """`begun(method, done, rounds, path)`: in `path` lies a run of `rounds` rounds, stopped after `done`."""
+
+    @cache
+    def of(method, done, rounds):
+        path = tmp_path_factory.mktemp("begun") / "run"
+        run(method, path, num_rounds=rounds, before=lambda engine: setattr(engine.schedule, "num_rounds", done))
+        return path
+
+    return lambda method, done, path, rounds=ROUNDS: shutil.copytree(of(method, done, rounds), path)
 
 
 def in_child(body) -> int:
@@ -41,11 +61,11 @@ def same(outcome, reference, rounds: int = ROUNDS) -> None:
     assert outcome.round == rounds
 
 
-def test_kill_at_random_moments(tmp_path, tiny_run):
+def test_kill_at_random_moments(tmp_path):
     """SIGKILL at ten random moments, each of an unfinished run and each followed by a resume; then the same bits."""
     rounds, dice = 8, random.Random(7)
     start = time.perf_counter()
-    reference = tiny_run(FedMAD, num_rounds=rounds)
+    reference = run(FedMAD, tmp_path / "unbroken", num_rounds=rounds)
     duration = time.perf_counter() - start
     interrupted, attempt, reached = 0, 0, set()
     while interrupted < 10:
@@ -69,15 +89,16 @@ def test_kill_at_random_moments(tmp_path, tiny_run):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_kill_at_every_write_of_a_round(tmp_path, tiny_run, monkeypatch):
+def test_kill_at_every_write_of_a_round(tmp_path, unbroken, begun):
     """SIGKILL half-way through, just before and just after each file of a round: client memories and the checkpoint."""
-    reference = tiny_run(FedBN, num_rounds=ROUNDS)
+    rounds = 3
+    reference = unbroken(FedBN, rounds)
     writes = 4 + 1  # four clients, one checkpoint
     replace = os.replace
     for target in range(writes):
         for moment in ("half", "before", "after"):
             path = tmp_path / f"{target}-{moment}"
-            run(FedBN, path, num_rounds=ROUNDS, before=lambda engine: setattr(engine.schedule, "num_rounds", 2))
+            begun(FedBN, 2, path, rounds)
             count = 0
 
             def deadly(source, destination, target=target, moment=moment):
@@ -94,35 +115,33 @@ def test_kill_at_every_write_of_a_round(tmp_path, tiny_run, monkeypatch):
 
             def body(path=path, deadly=deadly):
                 files.os.replace = deadly
-                run(FedBN, path, num_rounds=ROUNDS)
+                run(FedBN, path, num_rounds=rounds)
 
             status = in_child(body)
             assert os.WIFSIGNALED(status), (target, moment)
-            same(run(FedBN, path, num_rounds=ROUNDS), reference)
+            same(run(FedBN, path, num_rounds=rounds), reference, rounds)
 
 
-def test_resume_on_another_number_of_ranks(tmp_path, tiny_run):
-    reference = tiny_run(FedMAD, num_rounds=ROUNDS)
+def test_resume_on_another_number_of_ranks(tmp_path, unbroken):
+    reference = unbroken(FedMAD)
     path = tmp_path / "moved"
     run(FedMAD, path, world_size=2, num_rounds=ROUNDS, before=lambda engine: setattr(engine.schedule, "num_rounds", 3))
     same(run(FedMAD, path, world_size=3, num_rounds=ROUNDS), reference)
 
 
-def test_half_a_log_line_and_files_of_a_later_round_are_ignored(tmp_path, tiny_run):
-    reference = tiny_run(FedBN, num_rounds=ROUNDS)
-    path = tmp_path / "torn"
-    run(FedBN, path, num_rounds=ROUNDS, before=lambda engine: setattr(engine.schedule, "num_rounds", 2))
+def test_half_a_log_line_and_files_of_a_later_round_are_ignored(tmp_path, unbroken, begun):
+    reference = unbroken(FedBN)
+    path = begun(FedBN, 3, tmp_path / "torn")
     with (path / "rounds.jsonl").open("a") as file:
-        file.write(json.dumps({"round": 3, "metrics": {}})[:17])
-    (path / "clients" / "000001.r00003.safetensors").write_bytes(b"rubbish")
+        file.write(json.dumps({"round": 4, "metrics": {}})[:17])
+    (path / "clients" / "000001.r00004.safetensors").write_bytes(b"rubbish")
     same(run(FedBN, path, num_rounds=ROUNDS), reference)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "memory"])
-def test_a_damaged_checkpoint_falls_back_and_says_so(damage, tmp_path, tiny_run):
-    reference = tiny_run(FedBN, num_rounds=ROUNDS)
-    path = tmp_path / "damaged"
-    run(FedBN, path, num_rounds=ROUNDS, before=lambda engine: setattr(engine.schedule, "num_rounds", 3))
+def test_a_damaged_checkpoint_falls_back_and_says_so(damage, tmp_path, unbroken, begun):
+    reference = unbroken(FedBN)
+    path = begun(FedBN, 3, tmp_path / "damaged")
     newest = path / "checkpoints" / "round-00003.safetensors"
     if damage == "cut":
         os.truncate(newest, newest.stat().st_size - 100)
@@ -147,9 +166,9 @@ def test_no_usable_checkpoint_is_an_error(tmp_path):
         run(FedAvg, path, num_rounds=3)
 
 
-def test_a_warning_from_the_scheduler_stops_all_ranks_at_the_end_of_the_round(tmp_path, tiny_run):
+def test_a_warning_from_the_scheduler_stops_all_ranks_at_the_end_of_the_round(tmp_path, unbroken):
     """Only rank 1 gets the signal; both stop after the same round, and the run continues to the same bits."""
-    reference = tiny_run(FedMAD, num_rounds=ROUNDS)
+    reference = unbroken(FedMAD)
     path = tmp_path / "preempted"
 
     def arm(engine):
@@ -179,11 +198,11 @@ def test_old_versions_go_and_named_ones_stay(tmp_path):
     path = tmp_path / "kept"
     run(FedBN, path, num_rounds=ROUNDS)
     assert [file.name for file in sorted((path / "checkpoints").iterdir())] == [
+        "round-00003.safetensors",
         "round-00004.safetensors",
-        "round-00005.safetensors",
     ]
     store = CheckpointStore(path / "checkpoints")
-    named = {f"{client:06d}.r{round:05d}.safetensors" for kept in (4, 5) for client, round in store.index(kept).items()}
+    named = {f"{client:06d}.r{round:05d}.safetensors" for kept in (3, 4) for client, round in store.index(kept).items()}
     assert {file.name for file in (path / "clients").iterdir()} == named
     assert not list((path / "spool").rglob("*.bin"))
 

@@ -96,6 +96,7 @@ def test_forward(case, tolerance):
         | {
             "temperature": params["temperature"],
             "eps": params["eps_std"],
+            "activation": params["activation"],
             **{f"lambda_{name}": value for name, value in params["lambdas"].items()},
             "embedding_dim": anchors.shape[1],
             "spectral_dim": len(inputs["spectral_conv"]["bias"]),

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedrs_lightning.methods.feddc import FedDC
 from fedrs_lightning.nn.trainable import trainable
 from fedrs_lightning.types import Client, Local, Upload
 
-from .linear import Linear, LinearTask, linear_visit
-from .test_golden import cases
+from .linear import linear_visit
+from .test_golden import Network, cases
 
 
 def split(flat, task):
@@ -58,8 +59,7 @@ def test_rounds(case, tolerance):
     inputs, params, expected = case["inputs"], case["params"], case["outputs"]["rounds"]
     method = FedDC(alpha=params["alpha_coef"])
     size = len(inputs["initial_flat"])
-    task = LinearTask(np.zeros((2, size // 2 - 1)), np.zeros(2), torch.float32)
-    assert isinstance(task.model, Linear)
+    task = Network(nn.ParameterDict({"flat": torch.zeros(size)}))
     clients = [Client(k, samples) for k, samples in enumerate(params["num_samples"])]
     server = split(inputs["initial_flat"], task) | method.init_server(task, clients)
     memories = {client.id: {} for client in clients}

@@ -78,14 +78,17 @@ def test_alignment(case, tolerance):
     assert len(batch["label"]) == count
     terms = method.loss(local, batch, Output(torch.zeros(len(features), 2 * classes), features))
     np.testing.assert_allclose(terms["contrast"].item(), outputs["supcon_all"], **tolerance)
-    np.testing.assert_allclose(terms["surrogate_contrast"].item(), 0.1 * outputs["supcon_surrogate"], **tolerance)
+    np.testing.assert_allclose(
+        terms["surrogate_contrast"].item(), method.surrogate_weight * outputs["supcon_surrogate"], **tolerance
+    )
     total = terms["contrast"] + terms["surrogate_contrast"]
     np.testing.assert_allclose(total.item(), outputs["alignment_total"], **tolerance)
     np.testing.assert_allclose(
         torch.autograd.grad(total, features, retain_graph=True)[0], outputs["grad_features"], **tolerance
     )
-    np.testing.assert_allclose(terms["prototype"].item(), 0.1 * outputs["prototype_mse"], **tolerance)
-    gradient = torch.autograd.grad(terms["prototype"] / 0.1, features)[0]
+    mse = terms["prototype"] / method.prototype_weight
+    np.testing.assert_allclose(mse.item(), outputs["prototype_mse"], **tolerance)
+    gradient = torch.autograd.grad(mse, features)[0]
     np.testing.assert_allclose(gradient, outputs["grad_prototype_mse"], **tolerance)
 
 

@@ -1,4 +1,4 @@
-"""Golden numbers of FedSeg through its hooks and public functions. 255 is the background, and there is no ignore index."""
+"""Golden numbers of FedSeg through its hooks and public functions. What the cases call ignore index is the background."""
 
 import contextlib
 
@@ -21,7 +21,7 @@ class Pixels(Network):
         self.model.embedding_channels, self.num_classes, self.ignore_index, self.outputs = (
             channels,
             num_classes,
-            255,
+            -1,
             iter(outputs),
         )
         self.register_parameter("anything", nn.Parameter(torch.zeros(1)))
@@ -53,7 +53,7 @@ def test_modified_cross_entropy(case, tolerance):
     inputs, expected = case["inputs"], case["outputs"]
     logits = torch.tensor(inputs["logits"], dtype=torch.float64).requires_grad_()
     labels = torch.tensor(inputs["labels"])
-    method = FedSeg(background_index=255, embedding_dim=2)
+    method = FedSeg(background_index=case["params"]["ignore_index"], embedding_dim=2)
     local = visit(method, Pixels(case["params"]["num_classes"], 2))
     embedding = torch.ones(len(labels), 2, 2, 2)
     terms = method.loss(local, {"image": logits, "mask": labels}, Output(logits, embedding))
@@ -62,13 +62,13 @@ def test_modified_cross_entropy(case, tolerance):
     np.testing.assert_allclose(logits.grad, expected["grad_logits"], **tolerance["modified_ce"])
 
 
-@pytest.mark.parametrize("max_anchors", [None, 4096])
+@pytest.mark.parametrize("max_anchors", [None, 4096])  # either is no limit for these few pixels
 @pytest.mark.parametrize(("case", "tolerance"), cases("fedseg", "pixel_contrast"))
 def test_pixel_contrast(case, tolerance, max_anchors):
     inputs, expected = case["inputs"], case["outputs"]
     embedding = torch.tensor(inputs["embeddings"]).requires_grad_()
     labels, memory, held = (torch.tensor(inputs[name]) for name in ("labels", "memory", "memory_mask"))
-    labels = torch.where(labels == 255, -1, labels).long()
+    labels = torch.where(labels == case["params"]["ignore_index"], -1, labels).long()
     vectors, classes = memory[held > 0], (held > 0).nonzero()[:, 0]
     draws = torch.rand(labels.numel(), generator=torch.Generator().manual_seed(0))
     loss = pixel_contrast(
@@ -93,7 +93,9 @@ def test_class_memory(case, tolerance):
         for image, output in zip(images, outputs, strict=True)
     ]
     channels = outputs[0].embedding.shape[1]
-    method = FedSeg(background_index=255, embedding_dim=channels, threshold=case["params"]["threshold"])
+    method = FedSeg(
+        background_index=case["params"]["ignore_index"], embedding_dim=channels, threshold=case["params"]["threshold"]
+    )
     local = visit(method, Pixels(case["params"]["num_classes"], channels, outputs), batches)
     vectors, classes = local.scratch["fedseg/memory"]
     memory, held = torch.tensor(expected["memory_after_normalisation"]), torch.tensor(expected["memory_mask"]) > 0

@@ -18,23 +18,16 @@ from fedrs_lightning.tasks.classification import ClassificationTask
 from fedrs_lightning.tasks.multilabel import MultilabelTask
 from fedrs_lightning.types import Client, Local, Output, Upload
 
-ROOT = Path(os.environ.get("FEDRS_GOLDEN", Path(__file__).resolve().parents[3] / "shared" / "golden"))
+OWN = Path(__file__).resolve().parent / "cases"
+ROOT = Path(os.environ.get("FEDRS_GOLDEN", OWN))
+if not ROOT.is_dir():
+    raise FileNotFoundError(f"{ROOT}: no such folder of golden cases; see FEDRS_GOLDEN")
 
 
 def cases(file, kind=None):
-    """One parameter a case (and a parameter set, where a case has several)."""
-    path = ROOT / f"{file}.json"
-    if not path.is_file():
-        return [
-            pytest.param(
-                None,
-                None,
-                id=file,
-                marks=pytest.mark.skip(reason=f"{path} is not there; set FEDRS_GOLDEN to the folder"),
-            )
-        ]
-    content = json.loads(path.read_text())
-    found = []
+    """One parameter a case (and a parameter set, where a case has several). Another folder may hold fewer files."""
+    path, found = ROOT / f"{file}.json", []
+    content = json.loads(path.read_text()) if path.is_file() or ROOT == OWN else {"cases": []}
     for case in content["cases"]:
         if case.get("kind") == kind:
             for result in case.get("results", [{}]):
@@ -42,8 +35,9 @@ def cases(file, kind=None):
                 found.append(
                     pytest.param({**case, **result}, content["tolerance"], id=f"{file}-{case['name']}{suffix}")
                 )
-    assert found, f"{path} has no case of kind {kind}"
-    return found
+    assert found or ROOT != OWN, f"{path} has no case of kind {kind}"
+    missing = pytest.mark.skip(reason=f"{path} has no case of kind {kind}")
+    return found or [pytest.param(None, None, id=file, marks=missing)]
 
 
 def state_of(entries, namespace="model/"):
@@ -85,9 +79,7 @@ def test_fedavg(case, tolerance):
     assert [upload.log["weight"] for upload in uploads] == [1 / len(uploads)] * len(uploads)
 
 
-@pytest.mark.parametrize(
-    "method", [FedBN(weighting="uniform"), FedAvg(weighting="uniform")], ids=["fedbn_mode", "fedavg_mode"]
-)
+@pytest.mark.parametrize("method", [FedBN(), FedAvg()], ids=["fedbn_mode", "fedavg_mode"])
 @pytest.mark.parametrize(("case", "tolerance"), cases("fedbn"))
 def test_fedbn(case, tolerance, method):
     inputs, expected = case["inputs"], case["outputs"]["fedbn" if isinstance(method, FedBN) else "fedavg"]
@@ -102,9 +94,9 @@ def test_fedbn(case, tolerance, method):
     private, sent = method.private_keys(task), method.sent_keys(task)
     server, clients = state_of(inputs["server_state"]), [state_of(entries) for entries in inputs["client_states"]]
     assert server.keys() == task.model_state().keys()
-    uploads = [
-        Upload(Client(k, 1), {key: value for key, value in client.items() if key in sent})
-        for k, client in enumerate(clients)
+    uploads = [  # the stated weight takes the place of a number of samples
+        Upload(Client(k, weight), {key: value for key, value in client.items() if key in sent})
+        for k, (client, weight) in enumerate(zip(clients, inputs["client_weights"], strict=True))
     ]
     server = method.aggregate(server, uploads)
 
@@ -189,7 +181,7 @@ def test_metrics_multilabel(case, tolerance):
     np.testing.assert_allclose(scores["macro_map"], outputs["macro_map_over_classes_with_positives"], **tolerance)
     each = {str(number): value for number, value in enumerate(outputs["ap_per_class"]) if value != "nan"}
     assert {
-        name.removeprefix("ap/"): pytest.approx(value, rel=1e-9, abs=1e-12)
+        name.removeprefix("ap/"): pytest.approx(value, rel=tolerance["rtol"], abs=tolerance["atol"])
         for name, value in scores.items()
         if "ap/" in name
     } == each

@@ -1,5 +1,6 @@
 """Every experiment of FedDAP can be read, and its overlays change what they say and nothing else."""
 
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -29,6 +30,7 @@ OVERLAYS = {
 BASELINES = {"fedproto": FedProto, "fpl": FPL, "fedseg": FedSeg}
 
 
+@cache
 def read(*names):
     parser, config = parse([argument for name in names for argument in ("--config", str(FOLDER / f"{name}.yaml"))])
     return resolved(parser, config)

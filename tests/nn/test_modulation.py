@@ -154,7 +154,7 @@ def gradient_norms(network, placement):
         count = len([1 for name, _ in model.named_modules() if name.count(".") == 1 and name.startswith("layer")])
         insert(model, count, placement)
         loss = nn.functional.cross_entropy(
-            model(torch.randn(6, 3, 64, 64, dtype=torch.float64)), torch.tensor([0, 1, 2, 3, 4, 0])
+            model(torch.randn(4, 3, 64, 64, dtype=torch.float64)), torch.tensor([0, 1, 2, 3])
         )
     loss.backward()
     weight = min(module.weight.grad.norm() for module in model.modules() if isinstance(module, nn.Conv2d))

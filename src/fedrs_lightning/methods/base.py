@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedrs_lightning.nn.surgery import buffer_keys
-from fedrs_lightning.states import entries, weighted_sum
+from fedrs_lightning.states import entries, ordered_sum, weighted_sum
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def num_samples(uploads: Sequence[Upload]) -> Tensor:
 def normalise(values: Tensor) -> Tensor:
     """Divide non-negative values by their sum, in float64."""
     values = values.double()
-    return values / values.sum()
+    return values / ordered_sum(values)
 
 
 def stack(uploads: Sequence[Upload], key: str) -> Tensor:

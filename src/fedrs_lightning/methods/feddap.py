@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, normalise, num_samples, stack
+from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, normalise, num_samples
 from fedrs_lightning.methods.fedbn import require_choice
-from fedrs_lightning.nn.clustering import finch, kmeans, memberships, nearest_cluster, zscore
+from fedrs_lightning.nn.clustering import finch, kmeans, nearest_cluster, zscore
 from fedrs_lightning.nn.dap import DAP, Activation, Gate, drift, full_precision, smooth
 from fedrs_lightning.nn.prototypes import (
     class_statistics,
@@ -23,6 +23,7 @@ from fedrs_lightning.nn.prototypes import (
 )
 from fedrs_lightning.nn.surgery import MODEL, like, network_of
 from fedrs_lightning.seeding import torch_stream
+from fedrs_lightning.states import entries, weighted_sum
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
 if TYPE_CHECKING:
@@ -433,16 +434,17 @@ class FedDAP(FedAvg):
         weights = (
             num_samples(uploads) if self.cluster_weights == "samples" else torch.ones(len(uploads), dtype=torch.float64)
         )
-        shares = memberships(labels) * weights  # [J, K]
-        shares = shares / shares.sum(1, keepdim=True)
+        clusters = [(labels == number).nonzero()[:, 0].tolist() for number in range(int(labels.max()) + 1)]
         synchronised = {CLUSTER: torch.where(state[DESCRIBED], nearest, -1), PENDING: torch.ones_like(state[PENDING])}
         for key in [key for key in uploads[0].state if key.startswith(SENT)]:
-            values, name = stack(uploads, key), key.removeprefix(SENT)  # [K, ...]
-            dtype = uploads[0].state[key].dtype
+            values, name = entries([upload.state for upload in uploads], key), key.removeprefix(SENT)
             if name.startswith(f"{MODEL}{CHILD}.gate."):
-                synchronised[GATE + name] = torch.tensordot(normalise(weights), values, 1).to(dtype)
+                synchronised[GATE + name] = weighted_sum(values, normalise(weights))
             else:
-                synchronised[MODULATORS + name] = torch.tensordot(shares, values, 1).to(dtype)
+                means = [
+                    weighted_sum([values[k] for k in members], normalise(weights[members])) for members in clusters
+                ]
+                synchronised[MODULATORS + name] = torch.stack(means)
         return synchronised
 
     def _modulator_keys(self, task: Task) -> set[str]:

@@ -17,6 +17,7 @@ from fedrs_lightning.nn.projection import in_at_least_float32, last_linear, repl
 from fedrs_lightning.nn.surgery import network_of
 from fedrs_lightning.nn.surrogate import class_means, draw, supervised_contrast
 from fedrs_lightning.nn.trainable import before_step, snapshot, trainable
+from fedrs_lightning.states import ordered_sum
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
 if TYPE_CHECKING:
@@ -357,7 +358,7 @@ class FedGPS(FedAvg):
         counts = torch.stack([upload.state[COUNTS] for upload in uploads]).double()  # [K, C]
         means = torch.stack([upload.state[PROTOTYPES].double() for upload in uploads])  # [K, C, D]
         total = counts.sum(0)
-        mean = (counts[..., None] * means).sum(0) / total.clamp(min=1)[:, None]
+        mean = ordered_sum(counts[..., None] * means) / total.clamp(min=1)[:, None]
         fresh = torch.where((total > 0)[:, None], mean.to(server[PROTOTYPES].dtype), server[PROTOTYPES])
         return {PROTOTYPES: fresh, SEEN: server[SEEN] | (total > 0)}
 

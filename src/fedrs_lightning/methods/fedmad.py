@@ -14,7 +14,7 @@ from fedrs_lightning.methods.base import Buffers, Weighting, normalise, num_samp
 from fedrs_lightning.methods.fedbn import FedBN, Norm, require_choice
 from fedrs_lightning.nn.modulation import Modulation, Order, Placement, Which, insert_modulation
 from fedrs_lightning.nn.surgery import keys_of, network_of
-from fedrs_lightning.states import flatten
+from fedrs_lightning.states import dot, flatten, ordered_sum
 from fedrs_lightning.types import Local, State, Upload
 
 if TYPE_CHECKING:
@@ -192,13 +192,13 @@ class FedMAD(FedBN):
                 if self.reference == "weighted"
                 else torch.ones(len(uploads), dtype=torch.float64)
             )
-            reference = emphasis @ direction  # [P]
-            length = reference.norm()
+            reference = ordered_sum(emphasis[:, None] * direction)  # [P]
+            length = dot(reference, reference).sqrt()
             if length > ZERO_NORM:
                 cosines.append(
-                    direction @ reference / (length + (self.eps if self.eps_place == "denominator" else 0.0))
+                    dot(direction, reference) / (length + (self.eps if self.eps_place == "denominator" else 0.0))
                 )  # |d_k| = 1
-        return torch.stack(cosines).mean(0) if cosines else None
+        return ordered_sum(torch.stack(cosines)) / len(cosines) if cosines else None
 
     def _log(self, directions: Sequence[Tensor], scores: Tensor | None, uploads: Sequence[Upload]) -> None:
         moved = torch.stack([direction.any(dim=1) for direction in directions]).any(0)
@@ -249,5 +249,5 @@ class FedMAD(FedBN):
 
 def unit(vector: Tensor) -> Tensor:
     """The vector over its length along the last axis, or 0 where the length is at most 1e-12."""
-    length = vector.norm(dim=-1, keepdim=True)
+    length = dot(vector, vector).sqrt()[..., None]
     return torch.where(length > ZERO_NORM, vector / length.clamp(min=ZERO_NORM), torch.zeros_like(vector))

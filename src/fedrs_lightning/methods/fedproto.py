@@ -12,6 +12,7 @@ from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, stack
 from fedrs_lightning.methods.fedbn import require_choice
 from fedrs_lightning.nn.prototypes import ClassMeans, class_statistics, pixel_form
+from fedrs_lightning.states import ordered_sum
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class FedProto(FedAvg):
         shares = stack(uploads, COUNTS)  # [K, C]
         total = shares.sum(0)
         seen = total > 0
-        mean = (shares[..., None] * stack(uploads, PROTOTYPES)).sum(0) / total.clamp(min=1)[:, None]
+        mean = ordered_sum(shares[..., None] * stack(uploads, PROTOTYPES)) / total.clamp(min=1)[:, None]
         state[PROTOTYPES] = torch.where(seen[:, None], mean.to(server[PROTOTYPES].dtype), server[PROTOTYPES])
         state[VALID] = seen | server[VALID] if self.keep_missing else seen
         return state

@@ -14,7 +14,7 @@ from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, stack
 from fedrs_lightning.methods.fedbn import require_choice
 from fedrs_lightning.methods.fedproto import class_labels, embedding_form, has_entry, num_classes, require_one_class
-from fedrs_lightning.nn.clustering import finch, memberships
+from fedrs_lightning.nn.clustering import cluster_centres, finch
 from fedrs_lightning.nn.prototypes import ClassMeans, pixel_form, stratified, unit
 from fedrs_lightning.seeding import torch_stream
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
@@ -222,5 +222,4 @@ def cluster_means(points: Tensor) -> Tensor:
     """Plain means of the FINCH clusters of prototypes, float64 [K, D] -> [J, D]: the coarsest partition with more than
     one cluster, or the first if it has a single one.
     """
-    members = memberships(finch(points, "cosine")[-1])
-    return members @ points / members.sum(1, keepdim=True)
+    return cluster_centres(points, finch(points, "cosine")[-1])

@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedrs_lightning.states import dot, ordered_sum
+
 Distance = Literal["cosine", "euclidean"]
 
 
@@ -24,20 +26,26 @@ def kmeans(
 
     Returns:
         int64 [N], clusters numbered by their first member.
+
+    Examples:
+        >>> kmeans(torch.tensor([[0.0], [9.0], [0.1], [9.1]]), 2, torch.Generator().manual_seed(0))
+        tensor([0, 1, 0, 1])
     """
     points = points.double().cpu()
     centres = _starts(points, min(num_clusters, len(points)), generator, restarts)  # [R, k, P]
     labels = _squared_distances(centres, points).argmin(1)  # [R, N]
     for _ in range(iterations):
-        members = torch.nn.functional.one_hot(labels, centres.shape[1]).double()  # [R, N, k]
-        sizes = members.sum(1)[..., None]
-        means = (members.transpose(1, 2) @ points) / sizes.clamp(min=1)
-        centres = torch.where(sizes > 0, means, centres)
+        members = torch.nn.functional.one_hot(labels, centres.shape[1]).double()[..., None]  # [R, N, k, 1]
+        sizes = members.sum(1)  # [R, k, 1]
+        total = torch.zeros_like(centres)
+        for number, point in enumerate(points):
+            total += members[:, number] * point
+        centres = torch.where(sizes > 0, total / sizes.clamp(min=1), centres)
         moved = _squared_distances(centres, points).argmin(1)
         if torch.equal(moved, labels):
             break
         labels = moved
-    inertia = _squared_distances(centres, points).amin(1).sum(1)
+    inertia = ordered_sum(_squared_distances(centres, points).amin(1), 1)
     return renumber(labels[inertia.argmin()])
 
 
@@ -55,10 +63,8 @@ def _starts(points: Tensor, count: int, generator: torch.Generator, restarts: in
 
 
 def _squared_distances(centres: Tensor, points: Tensor) -> Tensor:
-    """[R, k, P] and [N, P] -> [R, k, N]. Centred first, so that the expansion of the square keeps its digits."""
-    middle = points.mean(0)
-    centres, points = centres - middle, points - middle
-    return (centres.square().sum(-1)[..., None] + points.square().sum(-1) - 2 * centres @ points.T).clamp(min=0)
+    """[..., P] and [N, P] -> [..., N]."""
+    return torch.stack([ordered_sum((centres - point).square(), -1) for point in points], dim=-1)
 
 
 def finch(points: Tensor, distance: Distance = "cosine") -> list[Tensor]:
@@ -74,6 +80,10 @@ def finch(points: Tensor, distance: Distance = "cosine") -> list[Tensor]:
 
     Returns:
         One int64 [N] a partition, clusters numbered by their first member; the last one is the coarsest.
+
+    Examples:
+        >>> finch(torch.tensor([[0.0], [1.0], [50.0], [51.0], [60.0], [61.0]]), "euclidean")[-1]
+        tensor([0, 0, 1, 1, 2, 2])
     """
     if len(points) == 1:
         return [torch.zeros(1, dtype=torch.int64)]
@@ -83,8 +93,7 @@ def finch(points: Tensor, distance: Distance = "cosine") -> list[Tensor]:
         labels = partitions[-1]
         if int(labels.max()) == 0:
             break
-        members = torch.nn.functional.one_hot(labels).double()
-        coarser = _linked(members.T @ points / members.sum(0)[:, None], distance)[labels]
+        coarser = _linked(cluster_centres(points, labels), distance)[labels]
         if int(coarser.max()) == 0 or int(coarser.max()) >= int(labels.max()):
             break
         partitions.append(renumber(coarser))
@@ -94,11 +103,8 @@ def finch(points: Tensor, distance: Distance = "cosine") -> list[Tensor]:
 def _linked(points: Tensor, distance: Distance) -> Tensor:
     """Connected components of the graph that links each point to its first neighbour."""
     if distance == "cosine":
-        direction = torch.nn.functional.normalize(points, dim=1)
-        apart = 1 - direction @ direction.T
-    else:
-        apart = _squared_distances(points[None], points)[0]
-    neighbour = apart.fill_diagonal_(torch.inf).argmin(1)
+        points = points / dot(points, points).sqrt().clamp(min=1e-12)[:, None]  # then |a - b|^2 = 2 (1 - cos(a, b))
+    neighbour = _squared_distances(points, points).fill_diagonal_(torch.inf).argmin(1)
     labels = torch.arange(len(points))
     while True:
         least = torch.minimum(labels, labels[neighbour])
@@ -108,9 +114,10 @@ def _linked(points: Tensor, distance: Distance) -> Tensor:
         labels = least
 
 
-def memberships(labels: Tensor) -> Tensor:
-    """1 where a point is in a cluster, else 0: int64 [N] -> float64 [J, N]."""
-    return torch.nn.functional.one_hot(labels).double().T
+def cluster_centres(points: Tensor, labels: Tensor) -> Tensor:
+    """Plain means of the clusters' points, [N, P] and int64 [N] -> [J, P]."""
+    clusters = [points[labels == number] for number in range(int(labels.max()) + 1)]
+    return torch.stack([ordered_sum(members) / len(members) for members in clusters])
 
 
 def nearest_cluster(points: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
@@ -121,9 +128,7 @@ def nearest_cluster(points: Tensor, reference: Tensor, labels: Tensor) -> Tensor
         reference: float64 [N, P], points whose clusters are known.
         labels: int64 [N], their clusters.
     """
-    members = memberships(labels)
-    centres = members @ reference / members.sum(1, keepdim=True)
-    return _squared_distances(centres[None], points)[0].argmin(0)
+    return _squared_distances(cluster_centres(reference, labels), points).argmin(0)
 
 
 def zscore(points: Tensor, reference: Tensor) -> Tensor:
@@ -134,13 +139,25 @@ def zscore(points: Tensor, reference: Tensor) -> Tensor:
     Args:
         points: float64 [M, P].
         reference: float64 [N, P].
+
+    Examples:
+        >>> points = torch.tensor([[1.0, 5.0], [3.0, 5.0]], dtype=torch.float64)
+        >>> zscore(points, points)
+        tensor([[-1.,  0.],
+                [ 1.,  0.]], dtype=torch.float64)
     """
-    deviation, mean = torch.std_mean(reference, dim=0, correction=0)
+    mean = ordered_sum(reference) / len(reference)
+    deviation = (ordered_sum((reference - mean).square()) / len(reference)).sqrt()
     return torch.where(deviation > 1e-12, (points - mean) / deviation.clamp(min=1e-12), 0.0)
 
 
 def renumber(labels: Tensor) -> Tensor:
-    """The same partition with clusters numbered 0, 1, ... by their first member."""
+    """The same partition with clusters numbered 0, 1, ... by their first member.
+
+    Examples:
+        >>> renumber(torch.tensor([7, 2, 7, 5]))
+        tensor([0, 1, 0, 2])
+    """
     _, compact = labels.unique(return_inverse=True)
     places = torch.arange(len(labels)).expand(int(compact.max()) + 1, -1)
     first = torch.where(compact == torch.arange(len(places))[:, None], places, len(labels)).amin(1)

@@ -13,12 +13,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrs_lightning.states import dot, ordered_sum
+
 EPS = 1e-12
 """Smallest length that `unit` divides by, so that a zero vector stays zero."""
 
 
 def unit(vectors: Tensor, dim: int = -1) -> Tensor:
-    """Vectors over their length along `dim`; zero vectors stay zero."""
+    """Vectors over their length along `dim`; zero vectors stay zero.
+
+    Examples:
+        >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
     return F.normalize(vectors, dim=dim, eps=EPS)
 
 
@@ -28,6 +36,10 @@ def resize_labels(labels: Tensor, size: Sequence[int]) -> Tensor:
     Args:
         labels: int64 [B, H, W].
         size: wanted (h, w).
+
+    Examples:
+        >>> resize_labels(torch.tensor([[[0, 0, 255, 255], [1, 1, 2, 2]]]), (1, 2))
+        tensor([[[  0, 255]]])
     """
     height, width = labels.shape[-2:]
     if (height, width) == tuple(size):
@@ -75,10 +87,11 @@ def update_anchors(sums: Tensor, counts: Tensor, anchors: Tensor, valid: Tensor)
     Returns:
         Anchors in the dtype of `anchors`, and the new `valid`.
     """
-    total, pixels = sums.double().sum(0), counts.sum(0)
+    total, pixels = ordered_sum(sums.double()), counts.sum(0)
     seen = pixels > 0
     mean = total / pixels.clamp(min=1)[:, None]
-    return torch.where(seen[:, None], unit(mean).to(anchors.dtype), anchors), valid | seen
+    direction = mean / dot(mean, mean).sqrt().clamp(min=EPS)[:, None]
+    return torch.where(seen[:, None], direction.to(anchors.dtype), anchors), valid | seen
 
 
 def cosines(embedding: Tensor, prototypes: Tensor) -> Tensor:
@@ -211,6 +224,10 @@ def stratified(labels: Tensor, limit: int, draws: Tensor) -> Tensor:
 
     Returns:
         Places int64 [min(limit, N)]; their number does not depend on the labels, so that nothing waits for a GPU.
+
+    Examples:
+        >>> stratified(torch.tensor([0, 0, 0, 1]), 2, torch.tensor([0.3, 0.1, 0.2, 0.9]))  # one of each class first
+        tensor([1, 3])
     """
     order, rank = rank_in_class(labels, draws)
     return order[rank.argsort(stable=True)[:limit]]

@@ -70,7 +70,12 @@ def terminal(tables: list[Table], collection: Collection) -> RenderableType:
 
 
 def number(cell: Cell | None, percent: bool) -> str:
-    """`61.03 ± 0.52` in percent, `0.6103 ± 0.0052` otherwise; the value alone for one seed, `-` for an unknown one."""
+    """`61.03 ± 0.52` in percent, `0.6103 ± 0.0052` otherwise; the value alone for one seed, `-` for an unknown one.
+
+    Examples:
+        >>> number(Cell(0.6103, 0.0052, (0.6051, 0.6155)), percent=True)
+        '61.03 ± 0.52'
+    """
     if cell is None:
         return "-"
     scale, digits = (100, 2) if percent else (1, 4)

@@ -33,6 +33,10 @@ def overall_accuracy(confusion: Tensor) -> float:
 def mean_class_accuracy(confusion: Tensor) -> float:
     """Mean over the classes that occur in the labels of the share recognised; nan without samples. `confusion` int64
     [C, C].
+
+    Examples:
+        >>> mean_class_accuracy(torch.tensor([[3, 1], [2, 2]]))
+        0.625
     """
     support = confusion.sum(1)
     present = support > 0
@@ -56,6 +60,12 @@ def mean_iou(confusion: Tensor, absent: Absent = "left_out", unscored: Sequence[
         absent: classes neither labelled nor predicted are `left_out` or count as `zero`; `labelled_only` takes the
             classes with labels alone.
         unscored: classes that the network knows but the mean leaves out, such as clutter.
+
+    Examples:
+        >>> mean_iou(torch.tensor([[2, 0, 0], [1, 1, 0], [0, 0, 0]]))  # (2/3 + 1/2) / 2
+        0.5833333333333333
+        >>> mean_iou(torch.tensor([[2, 0, 0], [1, 1, 0], [0, 0, 0]]), absent="zero")
+        0.38888888888888884
     """
     if not bool(confusion.any()):
         return float("nan")

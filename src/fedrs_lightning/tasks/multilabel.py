@@ -169,6 +169,10 @@ def average_precision(scores: Tensor, targets: Tensor) -> float:
         scores: [N], compared in their own dtype and never squeezed through a sigmoid, which would make large ones
             equal.
         targets: bool [N].
+
+    Examples:
+        >>> average_precision(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([True, False, True]))  # (1 + 2/3) / 2
+        0.8333333333333333
     """
     ordered, order = scores.sort(descending=True)
     last = torch.ones(len(ordered), dtype=torch.bool)  # the last sample of each threshold

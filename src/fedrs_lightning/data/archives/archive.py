@@ -53,7 +53,8 @@ class Archive(ABC):
     published: Statistics | None = None
     stored_side: int | None = None
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
         if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
 

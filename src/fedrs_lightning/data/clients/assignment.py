@@ -11,7 +11,7 @@ import numpy as np
 from fedrs_lightning.data.archives.archive import ImageListing, TileArchive
 from fedrs_lightning.data.clients.domain import DomainSamples, single_labels
 from fedrs_lightning.data.clients.federation import ClientSplit
-from fedrs_lightning.data.clients.partition import Dirichlet, Shards, attribute_partition
+from fedrs_lightning.data.clients.partition import attribute_partition
 from fedrs_lightning.data.clients.splits import cut_by_class_shares
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.seeding import numpy_stream
@@ -85,14 +85,21 @@ def assign(samples: Sequence[DomainSamples], rule: AssignmentRule, alone: bool, 
         trains = [np.sort(share) for share in named.values()]
         tests.append(own.test + start)
         surplus.append(np.setdiff1d(train, np.concatenate(trains)) + start)
-        whole = _own_tests(own, list(named), trains, rule, alone, seed)
-        for name, mine, test in zip(named, trains, whole, strict=True):
-            full = name if alone else f"{own.domain.name} {name.removeprefix('client ')}"
+        of_clients = _own_tests(own, list(named), trains, rule, alone, seed)
+        for name, mine, test in zip(named, trains, of_clients, strict=True):
+            full = name if alone else name_in(own, name)
             _enough(len(clients), full, len(mine), own, rule)
-            test = None if test is None else test + start
+            if test is not None:  # a test set that clients share is one array, so that it is predicted once
+                test = tests[-1] if test is own.test else test + start
             clients.append(ClientSplit(len(clients), full, mine + start, test, "" if alone else own.domain.name))
     validation = np.concatenate([own.validation + start for own, start in zip(samples, starts, strict=False)])
-    return Assignment(tuple(clients), validation, np.concatenate(tests), tests, surplus, ground, terrains)
+    common = tests[0] if len(tests) == 1 else np.concatenate(tests)
+    return Assignment(tuple(clients), validation, common, tests, surplus, ground, terrains)
+
+
+def name_in(samples: DomainSamples, client: str) -> str:
+    """Name of a domain's client in the federation."""
+    return f"{samples.domain.name} {client if samples.owners is not None else client.removeprefix('client ')}"
 
 
 def _count(samples: DomainSamples) -> int:
@@ -161,20 +168,9 @@ def _usable(samples: DomainSamples, tiles: list[str] | None) -> np.ndarray:
 def _shares(samples: DomainSamples, train: np.ndarray, alone: bool, seed: int) -> Shares:
     """Client name to its training samples."""
     partition, owners = samples.domain.partition, samples.owners
-    if (owners is None) == (partition is None):
-        place = f"{samples.listing.folder}: " if alone else f"domain {samples.domain.name}: "
-        raise ConfigError(
-            f"{place}nothing says whose the samples are; set partition"
-            if owners is None
-            else f"{place}the archive says whose the samples are; leave partition out"
-        )
     if owners is not None:
         return _owned(samples, owners, train)
     assert partition is not None
-    if samples.labels is not None and samples.labels.ndim == 2 and isinstance(partition, (Dirichlet, Shards)):
-        raise ConfigError(
-            "a partition by class is for one class an image; take IID or ByAttribute where images have several"
-        )
     labels = np.zeros(_count(samples), np.int64) if samples.labels is None else single_labels(samples.labels)
     attributes = {name: values[train] for name, values in samples.attributes.items()}
     words = (samples.domain.archive.name, "partition") if alone else ("domains", "deal", samples.domain.name)
@@ -195,6 +191,8 @@ def _cut_short(shares: list[Shares], samples: Sequence[DomainSamples], rule: Ass
     if rule.client_size is None:
         return shares
     largest = min(len(share) for named in shares for share in named.values())
+    if largest == 0:
+        return shares  # a client has nothing, which is said by its name
     size = largest if rule.client_size == "equal" else int(rule.client_size)
     if size > largest:
         raise ConfigError(
@@ -214,8 +212,7 @@ def _own_tests(
     """Own test data of each client."""
     owners = samples.owners
     if rule.own_test:
-        if owners is not None or not alone or samples.labels is None or samples.labels.ndim == 2:
-            raise ConfigError("own_test cuts a common test set of images with one class each; leave it out here")
+        assert samples.labels is not None
         rng = numpy_stream(seed, samples.domain.archive.name, "own_test")
         return cut_by_class_shares(samples.labels, trains, samples.test, rng)
     if owners is not None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import date
 from functools import cached_property
 from inspect import signature
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from fedrs_lightning.data.archives.archive import Archive, ImageArchive, ImageListing, TileArchive, TileListing
 from fedrs_lightning.data.check.report import Report
-from fedrs_lightning.data.clients.assignment import Assignment, AssignmentRule, Ground, assign
+from fedrs_lightning.data.clients.assignment import Assignment, AssignmentRule, Ground, assign, name_in
 from fedrs_lightning.data.clients.check import check_dataset
 from fedrs_lightning.data.clients.domain import CropRule, Domain, DomainSamples, SplitRule, samples_of
 from fedrs_lightning.data.clients.federation import Federation
@@ -29,10 +30,12 @@ from fedrs_lightning.data.clients.normalisation import (
     setup_bytes,
     statistics,
 )
-from fedrs_lightning.data.clients.partition import Partition
+from fedrs_lightning.data.clients.partition import Dirichlet, Partition, Shards
+from fedrs_lightning.data.packs.fields import Field
 from fedrs_lightning.data.packs.files import DecodedFiles
 from fedrs_lightning.data.packs.folders import cache_folder
 from fedrs_lightning.data.packs.images import ImagePack
+from fedrs_lightning.data.packs.pack import Pack
 from fedrs_lightning.data.packs.source import PackedSource, Part
 from fedrs_lightning.data.transforms.transform import Transform
 from fedrs_lightning.errors import ConfigError, DataError, one_of
@@ -73,9 +76,10 @@ class FederatedDataset:
             one crop at random; null trains on the fixed grid of crops.
         ground: for domains that show the same terrain, such as Potsdam in RGB and in IRRG: `disjoint` gives each
             training tile to one of them; `shared` lets both see all tiles.
-        label_space: needed where archives have different classes: `union` gives every class name its own id, and masks
-            out of the softmax what a sample's archive does not know; a mapping of joint class to own classes (`class`
-            or `domain:class`) merges them, and pixels of classes that it does not name are ignored.
+        label_space: needed where archives have different classes: `union` gives every class name its own id, and keeps
+            out of a pixel's softmax what its archive does not know; a mapping of joint class to own classes (`class`
+            or `domain:class`) merges them, and pixels of classes that it does not name are ignored. Images with one
+            class each need every class named; those with several lose the others.
         normalise: `published` uses each archive's customary statistics; `federated` those of all clients' training
             pixels, from sums that clients upload before round 1; `per_domain` those of each domain, from sums too;
             `per_client` each client's own, for archives that say whose every sample is. Null takes published ones where
@@ -139,10 +143,11 @@ class FederatedDataset:
         )
         names, classes = [domain.name for domain in self.domains], [own.archive.class_names for own in self.domains]
         self.space = joint_classes(label_space, names, classes)
+        self._packed: list[Path] = []
 
     def _suit(self, others: Mapping[str, object]) -> None:
         """Refuse options that are for the other kind of archives."""
-        parameters = signature(type(self)).parameters
+        parameters = signature(FederatedDataset).parameters
         for name, value in others.items():
             if value != parameters[name].default:
                 kind, other = ("tiles", "images") if self.tiled else ("images", "tiles")
@@ -157,6 +162,9 @@ class FederatedDataset:
             one_of("protocols", name, PROTOCOLS)
         if any(isinstance(domain.archive, TileArchive) != self.tiled for domain in self.domains):
             raise ConfigError("domains need archives of one kind, all of images with labels or all of tiles with masks")
+        unowned = [domain.name for domain in self.domains if self.tiled and domain.partition is None]
+        if unowned:
+            raise ConfigError(f"{unowned[0] or 'data'}: nothing says whose the tiles are; set num_clients or partition")
         split, crops, size = self.split, self.crops, self.rule.client_size
         if not 0 < split.train_fraction <= 1 or not 0 <= split.validation_fraction < 1:
             raise ConfigError(
@@ -171,7 +179,7 @@ class FederatedDataset:
             )
         if crops.window < crops.size:
             raise ConfigError(f"random_crops_from must be at least crop_size={crops.size}, got {crops.window}")
-        if isinstance(size, int) and size < 1:
+        if (size < 1) if isinstance(size, int) else size not in (None, "equal"):
             raise ConfigError(f"client_size must be equal, or at least 1, got {size}")
         for what in ("band_names", "dtype", "scale"):
             values = {domain.name: getattr(domain.archive, what) for domain in self.domains}
@@ -181,6 +189,9 @@ class FederatedDataset:
                 raise ConfigError(
                     f"domains need the same {'number of bands' if what == 'band_names' else what}, got {text}"
                 )
+        places = [_places(domain.archive) for domain in self.domains]
+        if any(found != places[0] for found in places):
+            raise ConfigError("domains need the same stored bands, chosen in the same order and resized alike")
         lacking = [domain for domain in self.domains if domain.archive.published is None]
         if self.normalise == "published" and lacking:
             whose = lacking[0].name or type(lacking[0].archive).__name__
@@ -243,15 +254,61 @@ class FederatedDataset:
         for domain in self.domains:
             domain.archive.prepare(cache)
         samples = self.samples(0 if self.seed is None else self.seed)
-        for own in samples:
-            self.check_squares(own)
-            for pack in own.packs if self.storage == "pack" else ():
-                pack.pack(cache)
+        if self.storage == "pack":
+            self._packed = [pack.pack(cache) for own in samples for pack in own.packs]
 
     def samples(self, seed: int) -> list[DomainSamples]:
-        """Samples of every domain, split, without decoding one."""
+        """Samples of every domain, split, without packing one.
+
+        Raises:
+            ConfigError: options that the samples do not allow.
+            DataError: names the folder, file or row, and a remedy.
+        """
         pairs = zip(self.domains, self.listings, strict=True)
-        return [samples_of(domain, listing, self.split, self.crops, seed) for domain, listing in pairs]
+        samples = [samples_of(domain, listing, self.split, self.crops, seed) for domain, listing in pairs]
+        if not self.tiled:
+            self._check_images(samples)
+        if self._reports_own(samples) and "personal_own" not in self.protocols:
+            raise ConfigError(
+                "protocols must name personal_own, which results report: clients have test data of their own"
+            )
+        if self.normalise == "per_client" and any(own.owners is None for own in samples):
+            raise ConfigError("normalise: per_client needs an archive that says whose every sample is; set federated")
+        return samples
+
+    def _check_images(self, samples: list[DomainSamples]) -> None:
+        """Refuse what the labels or sizes of images do not allow."""
+        several = [own.labels is not None and own.labels.ndim == 2 for own in samples]
+        if any(several) and not all(several):
+            raise ConfigError("domains need images with one class each in all of them, or with several in all")
+        if any(several) and any(isinstance(own.domain.partition, (Dirichlet, Shards)) for own in samples):
+            raise ConfigError(
+                "a partition by class is for one class an image; take IID or ByAttribute where images have several"
+            )
+        if self.rule.own_test and (not self.alone or any(several) or samples[0].owners is not None):
+            raise ConfigError("own_test cuts a common test set of images with one class each; leave it out here")
+        first: dict[str, Field] = {}
+        for own in samples:
+            pack = own.packs[0]
+            for name, field in pack.fields.items() if isinstance(pack, ImagePack) else ():
+                size, other = (tuple(each.shape[-2:]) for each in (field, first.setdefault(name, field)))
+                found = f"{own.where(0)}: is {size[1]} x {size[0]} pixels, and"
+                if self.augment and size[0] != size[1]:
+                    raise DataError(
+                        f"{found} quarter turns need squares; set image_size of the archive, or augment: false"
+                    )
+                if size != other:
+                    raise DataError(
+                        f"{found} an image of domain {samples[0].domain.name} {other[1]} x {other[0]}; set image_size of "
+                        "the archives"
+                    )
+
+    def _reports_own(self, samples: list[DomainSamples]) -> bool:
+        """Whether results are those of clients on test data of their own."""
+        if self.tiled or not self.alone:
+            return any(len(own.test) for own in samples)
+        owners = samples[0].owners
+        return owners is not None and bool((owners[samples[0].test] != "").any())
 
     def federation(self, seed: int) -> Federation:
         """The clients' data, the same on every rank that calls it with the same seed after `prepare`.
@@ -265,11 +322,15 @@ class FederatedDataset:
         samples = self.samples(used)
         found = assign(samples, self.rule, self.alone, used)
         parts: list[Part] = []
+        packed = iter(self._packed)
         for own, table in zip(samples, self.space.tables, strict=True):
             for spec in own.packs:
-                pack = (
-                    DecodedFiles(spec) if self.storage == "files" and isinstance(spec, ImagePack) else spec.open(cache)
-                )
+                pack: Pack | DecodedFiles
+                if self.storage == "files" and isinstance(spec, ImagePack):
+                    pack = DecodedFiles(spec)
+                else:
+                    folder = next(packed, None)
+                    pack = spec.open(cache) if folder is None else Pack(folder)
                 where = "" if self.alone else f"{own.domain.name}/"
                 parts.append(Part(pack, f"{where}{spec.role}/" if not isinstance(spec, ImagePack) else where, table))
         source = PackedSource(parts, self.extras(samples, found))
@@ -289,7 +350,6 @@ class FederatedDataset:
             self.crops.window if self.tiled else None,
             None if self.label_space is None or not self.tiled else self.known_classes(),
         )
-        owned = not self.alone or any(own.owners is not None for own in samples) or self.tiled
         return Federation(
             source=source,
             clients=found.clients,
@@ -299,7 +359,7 @@ class FederatedDataset:
             manifest=manifest_of(self, samples, found, source, normal, used),
             sample_ids=source.sample_ids,
             protocols=self.protocols,
-            headline="personal_own" if owned and any(client.test is not None for client in found.clients) else None,
+            headline="personal_own" if self._reports_own(samples) else None,
             setup_bytes=normal.setup_bytes,
         )
 
@@ -322,21 +382,6 @@ class FederatedDataset:
     def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> list[Report]:
         """Look for faults of all archives, of the split and of the partition, see `check_dataset`."""
         return check_dataset(self, deep, sample, seed)
-
-    def check_squares(self, samples: DomainSamples) -> None:
-        """Refuse images of a domain that quarter turns would not leave in their shape.
-
-        Raises:
-            DataError: names the first image.
-        """
-        pack = samples.packs[0]
-        if self.augment and isinstance(pack, ImagePack):
-            for field in pack.fields.values():
-                if field.shape[-1] != field.shape[-2]:
-                    raise DataError(
-                        f"{samples.where(0)}: is {field.shape[-1]} x {field.shape[-2]} pixels, and quarter turns need "
-                        "squares; set image_size of the archive, or augment: false"
-                    )
 
     def extras(self, samples: list[DomainSamples], found: Assignment) -> dict[str, Tensor]:
         """What a batch holds beside the arrays of packs."""
@@ -408,6 +453,10 @@ def _domains(
         found = [replace(domain, num_clients=None, archive=domain.archive.below(root)) for domain in domains]
     elif subfolders is not None:
         assert archive is not None
+        if Path(archive.root).expanduser().is_absolute():
+            raise ConfigError(
+                f"subfolders: root of the archive is taken from each of them; make {archive.root} relative"
+            )
         found = []
         for name in subfolders:
             moved = archive.below(name).below(root)
@@ -424,16 +473,24 @@ def _domains(
     return found
 
 
+def _places(archive: Archive) -> list[object]:
+    """Where a network's bands are stored, and how coarse ones come onto the grid."""
+    if not isinstance(archive, ImageArchive):
+        return []
+    stored = archive.stored_bands.items()
+    found = [(name, own.index(band)) for band in archive.band_names for name, own in stored if band in own]
+    return [archive.kernel if len(stored) > 1 else None, *found]
+
+
 def _owner_numbers(samples: list[DomainSamples], found: Assignment) -> np.ndarray:
     """Client id whose statistics normalise each sample, int64 [N]."""
     numbers: list[int] = []
     place = {(client.domain, client.name): client.id for client in found.clients}
     for own in samples:
-        if own.owners is None:
-            raise ConfigError("normalise: per_client needs an archive that says whose every sample is; set federated")
+        assert own.owners is not None
         name = own.domain.name
         for sample, owner in enumerate(own.owners.tolist()):
-            key = (name, f"{name} {owner}" if name else owner)
+            key = (name, name_in(own, owner) if name else owner)
             if key not in place:
                 raise DataError(
                     f"{own.where(sample)}: an image without client, whose statistics normalise: per_client needs; name one"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -115,11 +115,18 @@ def samples_of(
     """The samples that an archive listed, split.
 
     Raises:
-        ConfigError: the rule does not suit the archive.
+        ConfigError: the rule does not suit the archive, or nobody or two say whose the samples are.
         DataError: there is no test tile.
     """
     if isinstance(listing, TileListing):
         return _tiles(domain, listing, crops)
+    place = f"domain {domain.name}" if domain.name else str(listing.folder)
+    if listing.clients is None and domain.partition is None:
+        raise ConfigError(f"{place}: nothing says whose the samples are; set partition, or name clients in a table")
+    if listing.clients is not None and domain.partition is not None:
+        if listing.binding:
+            raise ConfigError(f"{place}: the archive says whose the samples are; leave partition out")
+        listing = replace(listing, clients=None)
     return _images(domain, listing, rule, seed)
 
 

@@ -71,7 +71,12 @@ def manifest_of(
         "clients": clients,
         "test": describe(found.test),
         "validation": describe(found.validation),
-    } | (_crops(data) if data.tiled else {"image_size": data.image_size})
+    } | (_crops(data) if data.tiled else _resize(data))
+
+
+def _resize(data: FederatedDataset) -> dict[str, Any]:
+    rule = "bilinear on float32, antialiased when it shrinks, align_corners=False"
+    return {"image_size": data.image_size, "resize": None if data.image_size is None else rule}
 
 
 def _crops(data: FederatedDataset) -> dict[str, Any]:

@@ -15,6 +15,10 @@ def iid_partition(num_samples: int, num_clients: int, rng: np.random.Generator) 
 
     Returns:
         One sorted index array a client; together they hold each of 0..N-1 exactly once.
+
+    Examples:
+        >>> sorted(np.concatenate(iid_partition(5, 2, np.random.default_rng(0))).tolist())
+        [0, 1, 2, 3, 4]
     """
     _check_sizes(num_samples, num_clients)
     return [np.sort(share) for share in np.array_split(rng.permutation(num_samples), num_clients)]
@@ -138,6 +142,10 @@ def attribute_partition(values: np.ndarray) -> dict[str, np.ndarray]:
 
     Returns:
         Sorted indices by value; together they hold each of 0..N-1 exactly once.
+
+    Examples:
+        >>> attribute_partition(np.array(["south", "north", "south"]))
+        {'north': array([1]), 'south': array([0, 2])}
     """
     text = np.asarray([str(value) for value in values])
     distinct = sorted(set(text.tolist()), key=_numeric_first) if _all_numbers(text) else sorted(set(text.tolist()))
@@ -145,7 +153,12 @@ def attribute_partition(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def cut(indices: np.ndarray, proportions: np.ndarray) -> list[np.ndarray]:
-    """Cut `indices` (in the given order) at the cumulative proportions: one piece a proportion, nothing lost."""
+    """Cut `indices` (in the given order) at the cumulative proportions: one piece a proportion, nothing lost.
+
+    Examples:
+        >>> cut(np.arange(10), np.array([0.5, 0.3, 0.2]))
+        [array([0, 1, 2, 3, 4]), array([5, 6, 7]), array([8, 9])]
+    """
     bounds = np.rint(np.cumsum(proportions / proportions.sum())[:-1] * len(indices)).astype(np.int64)
     return np.split(indices, bounds)
 

@@ -17,6 +17,12 @@ def divide(
         strata: of every sample of the data set, int [N]; equal for all where nothing is stratified.
         fraction: of the first part, rounded to the nearest sample of each stratum.
         rng: source of the permutation.
+
+    Examples:
+        >>> classes = np.array([0, 0, 0, 0, 1, 1])
+        >>> test, train = divide(np.arange(6), classes, 0.5, np.random.default_rng(0))
+        >>> np.bincount(classes[test]), np.bincount(classes[train])
+        (array([2, 1]), array([2, 1]))
     """
     groups = [indices[strata[indices] == stratum] for stratum in np.unique(strata)]
     first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]

@@ -18,13 +18,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from fedrs_lightning.data.packs.shards import FULL, Plan, damages, make
 from fedrs_lightning.errors import DataError
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 BUILDING = ".building-"
 STALE_SECONDS = 3 * 24 * 3600.0
@@ -201,45 +198,32 @@ def _locked(path: Path, waiting: str | None) -> Iterator[bool]:
 
     Args:
         path: of the lock file.
-        waiting: said while another process has it; None raises BlockingIOError instead of waiting.
+        waiting: said while another process has it; None raises Timeout instead of waiting.
     """
-    handle = _take(path, waiting)
+    lock = FileLock(path, fallback_to_soft=False)  # a soft lock would outlive a process that was killed elsewhere
     try:
-        yield handle is not None
-    finally:
-        if handle is not None:
-            path.unlink(missing_ok=True)  # before it is let go: who waited for it sees that, and makes another
-            os.close(handle)
-
-
-def _take(path: Path, waiting: str | None) -> int | None:
-    while fcntl is not None:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if waiting is None:
-                    raise
-                print(waiting, file=sys.stderr, flush=True)
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(handle)):
-                return handle
-        except OSError as error:
-            os.close(handle)
-            if error.errno in _NO_LOCKS:
-                path.unlink(missing_ok=True)
-                return None
+            lock.acquire(blocking=False)
+        except Timeout:
+            if waiting is None:
+                raise
+            print(waiting, file=sys.stderr, flush=True)
+            lock.acquire()
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
             raise
-        os.close(handle)  # its owner removed the file while we waited
-    return None
+    try:
+        yield lock.is_locked
+    finally:
+        path.unlink(missing_ok=True)  # before it is let go: who waits for it sees that, and makes another
+        lock.release()
 
 
 def _remove_stale(cache: Path, final: Path) -> None:
     """Remove what interrupted runs of other packs left behind long ago; one that is running is younger, or locked."""
     own = f"{BUILDING}{final.name}"
     for path in cache.glob(f"{BUILDING}*"):
-        with suppress(FileNotFoundError, BlockingIOError):  # its owner may have just renamed it, or is at work
+        with suppress(FileNotFoundError, Timeout):  # its owner may have just renamed it, or is at work
             if path.name.removesuffix(".lock") != own and time.time() - path.stat().st_mtime > STALE_SECONDS:
                 with _locked(path.with_name(path.name.removesuffix(".lock") + ".lock"), None):
                     shutil.rmtree(path, ignore_errors=True)

@@ -42,7 +42,8 @@ class BigEarthNet(ImageArchive):
     downloaded; it is never written to. BigEarthNet v1.0 is recognised and refused.
 
     Every patch belongs to its country, in the order Finland, Ireland, Serbia, Austria, Belgium, Lithuania, Portugal,
-    Switzerland, Kosovo, Luxembourg, or in the order of `countries`. The published split is geographic.
+    Switzerland, Kosovo, Luxembourg, or in the order of `countries`, unless a partition says otherwise; attributes for
+    `ByAttribute` are `country`, `month` and `tile`. The published split is geographic.
 
     Args:
         root: folder that holds `BigEarthNet-S2`, or that folder itself, or the folder of an LMDB made with rico-hdl.
@@ -64,7 +65,7 @@ class BigEarthNet(ImageArchive):
 
     def __init__(
         self,
-        root: str,
+        root: str = ".",
         metadata: str | None = None,
         flagged_metadata: str | None = None,
         season: Literal["summer", "all"] | list[int] = "summer",
@@ -105,7 +106,8 @@ class BigEarthNet(ImageArchive):
     def settings(self) -> dict[str, Any]:
         """All ten bands at native size are decoded, whatever a network takes."""
         decoder = None if self._store is None else self._store.decoder
-        return {"archive": "BigEarthNet-S2 v2.0", "bands": self.stored_bands, "decoder": decoder}
+        stored = {name: list(bands) for name, bands in self.stored_bands.items()}
+        return {"archive": "BigEarthNet-S2 v2.0", "bands": stored, "decoder": decoder}
 
     def acquired(self, sample_id: str) -> date:
         """Day of acquisition, from the patch id."""

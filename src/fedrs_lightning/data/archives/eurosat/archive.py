@@ -50,7 +50,11 @@ class EuroSAT(ImageArchive):
     folders = ("root", "lists", "attributes")
 
     def __init__(
-        self, root: str, bands: Literal["rgb", "all"] = "rgb", lists: str | None = None, attributes: str | None = None
+        self,
+        root: str = ".",
+        bands: Literal["rgb", "all"] = "rgb",
+        lists: str | None = None,
+        attributes: str | None = None,
     ) -> None:
         one_of("bands", bands, layout.SUFFIXES)
         self.root, self.bands, self.lists, self.attributes = root, bands, lists, attributes

@@ -37,8 +37,7 @@ def read_split_lists(
         path = Path(f"{prefix}-{part}.txt")
         if not path.is_file():
             raise DataError(
-                f"{path}: no such split list; split must be 'seeded', or the folder (or path start) of -train, -val, "
-                "-test.txt"
+                f"{path}: no such split list; set lists to the folder (or path start) of -train, -val and -test.txt"
             )
         names = [Path(line.strip()).stem for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         unknown = [stem for stem in names if stem not in index]

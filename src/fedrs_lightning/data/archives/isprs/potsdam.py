@@ -148,7 +148,7 @@ class Potsdam(ISPRSArchive):
 
     def __init__(
         self,
-        root: str,
+        root: str = ".",
         modality: Modality = "rgb",
         labels_train: LabelSet = "auto",
         labels_eval: LabelSet = "auto",

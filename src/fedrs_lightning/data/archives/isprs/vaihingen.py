@@ -145,7 +145,7 @@ class Vaihingen(ISPRSArchive):
 
     def __init__(
         self,
-        root: str,
+        root: str = ".",
         modality: Literal["irrg", "pseudo_rgb", "permuted", "rgb"] = "irrg",
         rgbir_root: str | None = None,
         gsd: Literal["5cm", "native"] = "5cm",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +46,8 @@ class OwnImages(ImageArchive):
 
     def __init__(
         self,
-        root: str,
+        root: str = ".",
+        *,
         classes: list[str],
         in_channels: int,
         table: str | None = None,
@@ -72,7 +74,7 @@ class OwnImages(ImageArchive):
             raise ConfigError("separator must be a visible character or word, as class names may hold spaces")
         if (mean is None) != (std is None):
             raise ConfigError("mean and std belong together; set both or neither")
-        if mean is not None and std is not None and not len(mean) == len(std) == in_channels or min(std or [1]) <= 0:
+        if mean is not None and std is not None and (not len(mean) == len(std) == in_channels or min(std) <= 0):
             raise ConfigError(
                 f"mean and std need in_channels={in_channels} numbers, and std above 0, got {mean} and {std}"
             )
@@ -106,7 +108,7 @@ class OwnImages(ImageArchive):
     def settings(self) -> dict[str, Any]:
         """See `Archive.settings`."""
         return super().settings() | {
-            "numbers": self.bands,
+            "numbers": None if self.bands is None else list(self.bands),
             "pixel_type": self.dtype,
             "image_size": self.image_size,
             "resize": None if self.image_size is None else RESIZE,
@@ -119,8 +121,7 @@ class OwnImages(ImageArchive):
             found = scan_folders(self.root, self._classes)
         else:
             found = scan_table(self.root, self.table, self._classes, self.multi_label, self.separator)
-        found.facts.update({"table": self.table, "synthetic": synthetic_facts(Path(self.root).expanduser())})
-        return found
+        return replace(found, facts={"table": self.table, "synthetic": synthetic_facts(Path(self.root).expanduser())})
 
     def fields(self, listing: ImageListing) -> dict[str, Field]:
         """Of the size of the first image, where images are not resized."""

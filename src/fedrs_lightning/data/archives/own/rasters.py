@@ -70,7 +70,8 @@ class OwnRasters(TileArchive):
 
     def __init__(
         self,
-        root: str,
+        root: str = ".",
+        *,
         classes: dict[str, int | list[int]],
         in_channels: int,
         bands: list[int] | None = None,
