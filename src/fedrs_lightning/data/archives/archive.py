@@ -90,6 +90,10 @@ class Archive(ABC):
         """Compute and keep what decoding needs."""
 
     @abstractmethod
+    def listing(self) -> ImageListing | TileListing:
+        """What lies there, without decoding a sample."""
+
+    @abstractmethod
     def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
         """Look for faults of the files, each with its remedy.
 
