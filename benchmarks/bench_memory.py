@@ -10,7 +10,8 @@ from functools import partial
 import torch
 
 from common import federation, finish, report, scratch, single_rank
-from fedrs_lightning.engine.engine import Engine, Schedule
+from fedrs_lightning.engine.engine import Engine
+from fedrs_lightning.engine.settings import Schedule
 from fedrs_lightning.methods import FedMAD
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.tasks import ClassificationTask

@@ -25,7 +25,8 @@ import torch
 from common import finish, report, single_rank
 from fedrs_lightning.data import ClientSplit, Federation
 from fedrs_lightning.engine.cost import AsItIs, RandomImages
-from fedrs_lightning.engine.engine import Engine, Schedule
+from fedrs_lightning.engine.engine import Engine
+from fedrs_lightning.engine.settings import Schedule
 from fedrs_lightning.methods import FPL, MOON, FedAvg, FedDC, FedGPS, FedProto, FedProx, FedSeg
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.tasks import ClassificationTask, SegmentationTask, Task

@@ -13,13 +13,15 @@ PACKAGE = "fedrs_lightning"
 SOURCE = Path(__file__).resolve().parents[1] / "src" / PACKAGE
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-GROUND = {"types", "states", "seeding", "errors", "files"}
+GROUND = {"types", "states", "seeding", "errors", "files", "progress", "lazy"}
 BELOW = {
     "types": set(),
     "errors": set(),
     "seeding": set(),
     "states": {"types"},
     "files": {"errors"},
+    "progress": set(),
+    "lazy": set(),
     "nn": GROUND,
     "data": GROUND,
     "models": GROUND | {"nn"},

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedrs_lightning import progress
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data import progress
 from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
 
 EUROSAT = "eurosat.yaml"
@@ -133,8 +133,8 @@ def test_a_terminal_gets_rate_and_remaining_time():
     assert meter.line(20000.0).endswith("0.1 samples/s, 0.1 MB/s, 2 h 46 min left")
     shown = io.StringIO()
     console = progress.Console(file=shown, force_terminal=True, width=120)
-    with progress.bars(console, 1e6, "samples") as bars:
-        bar = bars.add_task("packing x", total=4)
+    with progress.Progress(console) as bars:
+        bar = bars.add(progress.Meter("packing x", 4, bytes_each=1e6))
         for _ in range(3):
             time.sleep(0.01)
             bars.advance(bar)

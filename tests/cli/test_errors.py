@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-from fedrs_lightning.cli.messages import plain_message
-from fedrs_lightning.cli.parser import build_parser
+from fedrs_lightning.cli.config.command_line import build_parser
+from fedrs_lightning.cli.config.values import one_line
 from fedrs_lightning.engine.checkpoint import Checkpoint, CheckpointStore
 from fedrs_lightning.errors import RunError
 
@@ -83,7 +83,7 @@ OPTIONS = [
         ["--task=MultilabelTask", "--task.backbone=resnet18"],
         "MultilabelTask: the data have one class an image; take task.class_path: ",
     ),
-    (["--task.num_classes", "7"], "task.init_args.num_classes follows from the data set; leave it out"),
+    (["--task.num_classes", "7"], "--task.num_classes: follows from the data set; leave it out"),
     # Values that the parser takes and a constructor refuses.
     (["--schedule.num_rounds", "0"], "schedule.num_rounds=0 must be at least 1"),
     (["--run.keep_checkpoints", "0"], "run.keep_checkpoints=0 must be at least 2"),
@@ -177,7 +177,7 @@ KEYS = [
         ":16: task: ClassificationTask has no option 'backbon'; did you mean 'backbone'?",
     ),
     ("task/init_args/backbone", "resnet19", ":13: task.init_args.backbone: expected resnet18, resnet34,"),
-    ("task/init_args/num_classes", 7, "task.init_args.num_classes follows from the data set; leave it out"),
+    ("task/init_args/num_classes", 7, ":16: task.init_args.num_classes: follows from the data set; leave it out"),
     ("task/init_arg", {"width": 4}, ":16: task has no key 'init_arg'; did you mean 'init_args'?"),
     ("task/width", 4, ":16: task: 'width' belongs below init_args"),
     ("data/class_path", "EuroSat", ":2: data: there is no class 'EuroSat'; did you mean 'EuroSAT'?"),
@@ -257,10 +257,10 @@ def test_a_message_of_unknown_form_is_still_one_line():
     with pytest.raises(Exception, match="Union") as caught:
         parser.parse_object({"data": {"class_path": "EuroSAT", "init_args": {"root": [1], "partition": 3}}})
     for error in (caught.value, ValueError("one\n  two:\n- three\n"), RuntimeError(), KeyError("key")):
-        line = plain_message(error)
+        line = one_line(error)
         assert line
         assert "\n" not in line
-    assert plain_message(ValueError("one\n  two:\n- three\n")) == "one two:; three"
+    assert one_line(ValueError("one\n  two:\n- three\n")) == "one two:; three"
 
 
 # The data folder.

@@ -14,12 +14,13 @@ import pytest
 import torch
 import yaml
 
+from fedrs_lightning.cli.config.command_line import configure
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.cli.parser import config_hash, parse, resolved
 from fedrs_lightning.data.synth.aerial import AerialSample
 from fedrs_lightning.data.synth.aerial_files import write_sample
 from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
 from fedrs_lightning.data.synth.bigearthnet_archive import write_sample as write_patches
+from fedrs_lightning.results.run import Run
 from fedrs_lightning.results.store import RunStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,8 +28,11 @@ EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
 
 
 def plain(*arguments):
-    parser, config = parse([str(argument) for argument in arguments])
-    return resolved(parser, config)
+    return configure([str(argument) for argument in arguments]).config
+
+
+def config_hash(config):
+    return Run(config).hash
 
 
 def overlay(tmp_path, text):
@@ -441,7 +445,8 @@ def test_folders_of_several_data_sets_may_move_too(config, fit, aerial, tmp_path
     written(aerial)
     ran = fit()
     assert ran.code == 0, ran.err
-    assert "complete already; another" in fit().out
+    again = fit()
+    assert "complete already; another" in again.out, again.err
     written(moved)
     again = fit()
     assert "complete already, on the same data under another path" in again.out

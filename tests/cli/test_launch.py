@@ -207,7 +207,7 @@ def test_ranks_that_die_take_all_others_with_them(launch, reference, fit, tmp_pa
 WATCH = """
 import signal, subprocess, sys, time
 from types import SimpleNamespace
-from fedrs_lightning.engine.ranks import RankWatch, watched
+from fedrs_lightning.engine.ranks import RankWatch, watching_ranks
 
 ranks = [subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(2)]
 watch = RankWatch(ranks)
@@ -217,7 +217,7 @@ watch.begin()
 if "compiled" in sys.argv:  # a thread that hears no signal, as while it waits for a rank in compiled code
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 try:
-    with watched(fabric):
+    with watching_ranks(fabric):
         print(*[rank.pid for rank in ranks], flush=True)
         time.sleep(100)
 except Exception as error:

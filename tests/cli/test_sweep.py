@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrs_lightning.cli import sweep
-from fedrs_lightning.cli.grid import (
+from fedrs_lightning.cli.combinations import (
     Combination,
     combinations,
     fingerprint,

@@ -41,7 +41,7 @@ def test_table_is_written_to_a_file(runs, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--formt", "csv"], "unknown option --formt; did you mean '--format'?"),
+        (["--formt", "csv"], "unknown option '--formt'; did you mean '--format'?"),
         (["--format", "cvs"], "invalid choice: 'cvs'"),
         (["--metric", "overal_accuracy"], "did you mean 'overall_accuracy'?"),
     ],

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fedrs_lightning.data.check.segmentation import check_segmentation
 from torch import nn
 from torch.nn import functional as F
 
@@ -18,7 +19,6 @@ from fedrs_lightning.cli.main import main
 from fedrs_lightning.data.archives.isprs.potsdam import Potsdam
 from fedrs_lightning.data.archives.isprs.vaihingen import Vaihingen
 from fedrs_lightning.data.archives.loveda.archive import LoveDA
-from fedrs_lightning.data.check.segmentation import check_segmentation
 from fedrs_lightning.data.rasters.class_tables import ISPRS
 from fedrs_lightning.data.rasters.rows import read_whole
 from fedrs_lightning.data.synth import spectra

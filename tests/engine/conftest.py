@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedrs_lightning.data import ClientSplit, Federation
-from fedrs_lightning.data.transforms.images import ImageTransform
-from fedrs_lightning.engine.engine import Engine, Schedule
+from fedrs_lightning.engine.engine import Engine
+from fedrs_lightning.engine.settings import Schedule
 from fedrs_lightning.engine.strategy import ClientParallelStrategy
 from fedrs_lightning.methods import FedAvg
 from fedrs_lightning.results.store import RunStore
@@ -57,7 +57,7 @@ def make_federation(
         ClientSplit(number, f"site {number}", np.arange(first, last), common[number::3] if own_test else None)
         for number, (first, last) in enumerate(pairwise(starts))
     )
-    transform = ImageTransform(mean=[0.4] * 3, std=[0.2] * 3, scale=1 / 255)
+    transform = Transform(mean=[[0.4] * 3], std=[[0.2] * 3], scale=1 / 255)
     held = np.arange(starts[-1] + test, starts[-1] + test + validation)
     return Federation(
         source, clients, common, held, transform, {"synthetic": True}, [f"{index}.jpg" for index in range(len(source))]

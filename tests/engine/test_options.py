@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedrs_lightning.data.batches.loading import Loading
-from fedrs_lightning.engine.strategy import FabricSettings
+from fedrs_lightning.engine.settings import FabricSettings
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods import FedMAD
 

@@ -10,8 +10,9 @@ import pytest
 
 from fedrs_lightning import methods
 from fedrs_lightning.cli import sweep
-from fedrs_lightning.cli.parser import deciding, parse, resolved
+from fedrs_lightning.cli.config.command_line import configure
 from fedrs_lightning.data.archives.bigearthnet.files import BANDS
+from fedrs_lightning.results.run import Run
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 CLASSES = {
@@ -38,8 +39,11 @@ EIGHT = ["Finland", "Ireland", "Serbia", "Austria", "Belgium", "Lithuania", "Por
 
 @cache
 def read(folder, name):
-    parser, config = parse(["--config", str(EXPERIMENTS / folder / f"{name}.yaml")])
-    return resolved(parser, config)
+    return configure(["--config", str(EXPERIMENTS / folder / f"{name}.yaml")]).config
+
+
+def deciding(config):
+    return Run(config).deciding
 
 
 @pytest.mark.parametrize("folder", ROWS)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedrs_lightning.cli.parser import deciding, parse, resolved
+from fedrs_lightning.cli.config.command_line import configure
 from fedrs_lightning.methods import FPL, FedDAP, FedProto, FedSeg
+from fedrs_lightning.results.run import Run
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "feddap"
 ROWS = {
@@ -32,8 +33,11 @@ BASELINES = {"fedproto": FedProto, "fpl": FPL, "fedseg": FedSeg}
 
 @cache
 def read(*names):
-    parser, config = parse([argument for name in names for argument in ("--config", str(FOLDER / f"{name}.yaml"))])
-    return resolved(parser, config)
+    return configure([word for name in names for word in ("--config", str(FOLDER / f"{name}.yaml"))]).config
+
+
+def deciding(config):
+    return Run(config).deciding
 
 
 def test_all_files_are_here():

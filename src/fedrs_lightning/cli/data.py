@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from fedrs_lightning.cli.data_options import hint
+from fedrs_lightning.cli.nearest_names import nearest
 from fedrs_lightning.errors import ConfigError
 
 HELP = "check a data folder, pack it, see what clients hold, or make a synthetic sample"
@@ -30,5 +30,5 @@ def main(argv: list[str]) -> int:
         )
         return 0 if argv else 2
     if argv[0] not in COMMANDS:
-        raise ConfigError(f"unknown command '{argv[0]}'{hint(argv[0], list(COMMANDS))}")
+        raise ConfigError(f"unknown command '{argv[0]}'{nearest(argv[0], COMMANDS)}")
     return int(import_module(f"fedrs_lightning.cli.data_{argv[0]}").main(argv[1:]))

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _packed(pack: Pack) -> str:
-    from fedrs_lightning.data.progress import rate
+    from fedrs_lightning.progress import rate
 
     each = pack.nbytes / max(pack.samples, 1)
     if not pack.made:

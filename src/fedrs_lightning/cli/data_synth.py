@@ -6,8 +6,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrs_lightning.cli.data_options import DATASETS, DataParser, one_of
+from fedrs_lightning.cli.options import Parser, one_of
 from fedrs_lightning.errors import ConfigError
+
+DATASETS = ("eurosat", "potsdam", "vaihingen", "loveda", "bigearthnet")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -16,9 +18,7 @@ def main(argv: Sequence[str]) -> int:
 
     faults = {"eurosat": defects.DEFECTS} | aerial_defects.DEFECTS | {"bigearthnet": bigearthnet_defects.DEFECTS}
     layouts = {"eurosat": tuple(eurosat.LAYOUTS)} | dict(aerial.LAYOUTS)
-    parser = DataParser(
-        "fedrs data synth", description="Write a synthetic sample in the official layout.", allow_abbrev=False
-    )
+    parser = Parser(prog="fedrs data synth", description="Write a synthetic sample in the official layout.")
     parser.add_argument("dataset", type=one_of(DATASETS), help=", ".join(DATASETS))
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make")
     parser.add_argument(

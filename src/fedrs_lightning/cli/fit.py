@@ -2,56 +2,73 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedrs_lightning.cli.process import run_settings
-from fedrs_lightning.cli.quiet import rank, waiting
-from fedrs_lightning.cli.record import conclude, count_cost, method_name, open_run, report
-from fedrs_lightning.engine.ranks import KEEPS
+from fedrs_lightning.cli.config.command_line import build, configure
+from fedrs_lightning.cli.process import rank, run_settings
+from fedrs_lightning.cli.run_directory import (
+    check_data,
+    check_run,
+    count_cost,
+    manifest_of,
+    open_run,
+    report,
+    write_result,
+)
+from fedrs_lightning.engine.ranks import ROUNDS_ARE_KEPT
 from fedrs_lightning.errors import ConfigError, FedrsError, LostContact, TrainingError
+from fedrs_lightning.files import naming_the_place
+from fedrs_lightning.progress import waiting
+from fedrs_lightning.results.store import ROUNDS
 
 if TYPE_CHECKING:
     import lightning as L
-    from jsonargparse import ArgumentParser, Namespace
 
+    from fedrs_lightning.cli.config.experiment import Experiment
     from fedrs_lightning.data import Federation
     from fedrs_lightning.engine.engine import Engine
     from fedrs_lightning.engine.loggers import RoundLogger
-    from fedrs_lightning.results.store import RunStore
+    from fedrs_lightning.results.run import Run
 
 HELP = "run one federated experiment, or continue it"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parse, launch the ranks, train, sum up. Returns the exit code."""
+    """Read the configuration, launch the ranks, train, sum up. Returns the exit code."""
+    try:
+        run = configure(argv)
+        with naming_the_place(run.path):
+            state = check_run(run)
+            if state == "complete":  # every rank asks: under torchrun and srun it must end on all of them
+                if rank() == 0:
+                    report(run, "this run was complete already; another --seed or --run.root starts a new one")
+                return 0
+    except (FedrsError, KeyboardInterrupt) as error:
+        return _failed(error)
     with run_settings():
         try:
-            return _main(argv)
+            return _start(run, state)
         except (FedrsError, KeyboardInterrupt) as error:
-            if rank() == 0:
-                return _fail(error)
-            return _follow(error)
+            return _failed(error)
 
 
-def _fail(error: BaseException) -> int:
-    """Say what went wrong, and end the run."""
-    code, words = (
-        (130, f"interrupted; {KEEPS}") if isinstance(error, KeyboardInterrupt) else (2, " ".join(str(error).split()))
-    )
-    print(f"fedrs fit: {words}", file=sys.stderr)
-    return _end(code)
-
-
-def _follow(error: BaseException) -> int:
-    """End a rank other than 0. What all ranks know rank 0 says, and ends them; what it does not know is said here."""
+def _failed(error: BaseException) -> int:
+    """Say what went wrong and end this rank. Rank 0 says what all ranks know, and ends them; another rank says only
+    what no other knows.
+    """
+    if rank() == 0:
+        code = 130 if isinstance(error, KeyboardInterrupt) else 2
+        text = f"interrupted; {ROUNDS_ARE_KEPT}" if code == 130 else " ".join(str(error).split())
+        print(f"fedrs fit: {text}", file=sys.stderr)
+        return _end(code)
     if isinstance(error, FedrsError) and not isinstance(error, LostContact):
         time.sleep(5.0)
         print(f"fedrs fit: {' '.join(str(error).split())} (rank {rank()})", file=sys.stderr)
@@ -62,172 +79,156 @@ def _end(code: int) -> int:
     """Leave at once where other ranks are gone or will be: taking down a process group without them may abort the
     process.
     """
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     return code
 
 
-def _main(argv: Sequence[str]) -> int:
+def _start(run: Run, state: str) -> int:
     import torch
 
-    with waiting("loading data sets, networks and methods"):
-        from fedrs_lightning.cli.parser import parse, resolved
-    from fedrs_lightning.cli.run_directory import run_directory
-    from fedrs_lightning.files import naming_the_place
-    from fedrs_lightning.results.store import RunStore
-
-    parser, config = parse(argv)
-    plain = resolved(parser, config)
-    store = RunStore(run_directory(config, plain))
+    existed = run.path.exists()
+    above = next(folder for folder in run.path.absolute().parents if folder.exists())
     try:
-        with naming_the_place(store.path):
-            return run(parser, config, plain, store)
+        with naming_the_place(run.path):
+            return _run(run, state)
     except torch.OutOfMemoryError as error:
         raise TrainingError(
             f"{str(error).splitlines()[0]} Lower schedule.batch_size, schedule.eval_batch_size or the ranks on a GPU"
         ) from None
+    except FedrsError:
+        if rank() == 0 and not existed and not any((run.path / name).exists() for name in (ROUNDS, "checkpoints")):
+            _remove(run.path.absolute(), above)  # refused before its first round
+        raise
 
 
-def run(parser: ArgumentParser, config: Namespace, plain: dict[str, Any], store: RunStore) -> int:
-    """Run a parsed configuration in its run directory.
+def _remove(folder: Path, above: Path) -> None:
+    """Take away the folder of a refused run, and the folders that were made for it below one that was there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # another run is in it
+        for parent in folder.parents:
+            if parent == above:
+                return
+            parent.rmdir()
+
+
+def _run(run: Run, state: str) -> int:
+    """Run a configuration in its run directory.
 
     Args:
-        parser: that parsed.
-        config: what it parsed.
-        plain: the same, resolved to plain values.
-        store: the run directory.
+        run: what is asked for.
+        state: of its directory, as `check_run` has found it.
     """
     import torch.distributed as dist
 
-    from fedrs_lightning.cli.parser import instantiate
-    from fedrs_lightning.cli.run_directory import check_data, check_run, other_data
+    with waiting("loading data set, network and method", rank()):
+        built = build(run)
     from fedrs_lightning.engine.callbacks import ProgressBars
     from fedrs_lightning.engine.exchange import contact
-    from fedrs_lightning.engine.ranks import watched
-    from fedrs_lightning.engine.strategy import started_externally
+    from fedrs_lightning.engine.ranks import watching_ranks
+    from fedrs_lightning.engine.settings import started_externally
 
-    # Every rank asks: under torchrun and srun a complete run must end on all of them.
-    complete = check_run(store, plain, config.resume) == "complete"
-    if complete and not other_data(store, plain):
-        if rank() == 0:
-            report(store, "this run was complete already; another --seed or --run.root starts a new one")
-        return 0
-    parts = instantiate(parser, config)
-    if parts.fabric.compile:
+    if built.fabric.compile:
         _require_compiler()
     if _local_rank() == 0:
-        parts.data.prepare()  # before further ranks start: a wrong folder is reported once and at once
-    if complete:
-        check_data(store, _manifest(parts, parts.data.federation(config.seed)))
+        built.data.prepare()  # before further ranks start: a wrong folder is reported once and at once
+    if state == "moved":
+        check_data(run, manifest_of(built.task, built.data.federation(run.seed)))
         if rank() == 0:
-            report(store, "this run was complete already, on the same data under another path")
+            report(run, "this run was complete already, on the same data under another path")
         return 0
-    loggers, ids = _loggers(store, config, plain)
+    loggers, ids = _loggers(run, built)
     # Ranks of an external launcher are there already, and the first of each machine may still be preparing the data.
-    federation = None if started_externally() else parts.data.federation(config.seed)
-    fabric = _launch(parts, federation, [ProgressBars()], loggers)
-    with watched(fabric):
+    federation = None if started_externally() else built.data.federation(run.seed)
+    fabric = _launch(built, federation, [ProgressBars()], loggers)
+    with watching_ranks(fabric):
         with contact():
             fabric.barrier()
-        federation = federation or parts.data.federation(config.seed)
-        engine = _engine(parts, fabric, federation, config, plain, store)
-        cost = count_cost(engine, partial(instantiate, parser, config))
+        federation = federation or built.data.federation(run.seed)
+        engine = _engine(run, built, fabric, federation)
+        cost = count_cost(engine, lambda: build(run))
         status = "failed"
         try:
-            done = _train(engine, store, plain, config, federation, loggers, ids)
+            done = _train(engine, run, loggers, ids)
             status = "success"
         finally:
             if engine.rank == 0:
                 for logger in loggers:
                     logger.finalize(status)
         if done and engine.rank == 0:
-            conclude(engine, store, parts.data, federation, plain, config, cost)
-            report(store)
+            write_result(engine, run, built.data, cost)
+            if built.run.plot:
+                from fedrs_lightning.cli.pictures import draw
+
+                draw(engine, run, built.data)
+            report(run)
         engine.exchange.barrier()
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
     return 0
 
 
-def _launch(parts: Any, federation: Federation | None, callbacks: list[Any], loggers: list[RoundLogger]) -> L.Fabric:
-    visits = 1 if federation is None or parts.method.pools_clients else len(federation.clients)
-    num_clients = min(visits, parts.schedule.clients_per_round or visits)
+def _launch(
+    built: Experiment, federation: Federation | None, callbacks: list[Any], loggers: list[RoundLogger]
+) -> L.Fabric:
+    from fedrs_lightning.engine.strategy import build_fabric
+
+    all_clients = 1 if federation is None or built.method.pools_clients else len(federation.clients)
+    num_clients = min(all_clients, built.schedule.clients_per_round or all_clients)
     try:
-        fabric = parts.fabric.build(num_clients, callbacks=callbacks, loggers=loggers)
-        with waiting("starting the ranks"):
+        fabric = build_fabric(built.fabric, num_clients, callbacks=callbacks, loggers=loggers)
+        with waiting("starting the ranks", rank()):
             fabric.launch()
     except (ValueError, RuntimeError) as error:
         raise ConfigError(f"the ranks cannot be launched: {' '.join(str(error).split())}") from None
     return fabric
 
 
-def _engine(
-    parts: Any, fabric: L.Fabric, federation: Federation, config: Namespace, plain: dict[str, Any], store: RunStore
-) -> Engine:
+def _engine(run: Run, built: Experiment, fabric: L.Fabric, federation: Federation) -> Engine:
     from fedrs_lightning.engine.engine import Engine
     from fedrs_lightning.engine.preemption import Preemption
 
     engine = Engine(
         fabric,
-        parts.task,
-        parts.method,
+        built.task,
+        built.method,
         federation,
-        parts.schedule,
-        seed=config.seed,
-        path=store.path,
-        name=f"{plain['run']['name']}/{config.run.label or method_name(plain)}",
-        channels_last=parts.fabric.channels_last,
-        compile=parts.fabric.compile,
-        upload_memory=parts.fabric.upload_memory * 2**30,
-        keep_checkpoints=parts.run.keep_checkpoints,
+        built.schedule,
+        seed=run.seed,
+        path=run.path,
+        name=f"{run.name}/{run.label or run.method}",
+        channels_last=built.fabric.channels_last,
+        compile=built.fabric.compile,
+        upload_memory=built.fabric.upload_memory * 2**30,
+        keep_checkpoints=built.run.keep_checkpoints,
         preemption=Preemption(),
-        loading=parts.fabric.loading,
+        loading=built.fabric.loading,
     )
     cohort = engine.sampler.size or len(engine.clients)
     if engine.rank == 0 and engine.world_size > cohort:
-        idle = engine.world_size - cohort
         warnings.warn(
-            f"{engine.world_size} ranks for {cohort} client(s) a round: {idle} rank(s) stand idle; lower "
-            "--fabric.devices",
+            f"{engine.world_size} ranks for {cohort} client(s) a round: {engine.world_size - cohort} rank(s) stand "
+            "idle; lower --fabric.devices",
             stacklevel=2,
         )
     return engine
 
 
-def _manifest(parts: Any, federation: Federation) -> dict[str, Any]:
-    """What decided the data, and the file of initial weights where there is one."""
-    report = getattr(parts.task.model, "weights_report", None)
-    if report is None:
-        return federation.manifest
-    return federation.manifest | {
-        "initial_weights": {name: value for name, value in asdict(report).items() if name != "path"}
-    }
-
-
-def _train(
-    engine: Engine,
-    store: RunStore,
-    plain: dict[str, Any],
-    config: Namespace,
-    federation: Federation,
-    loggers: Sequence[RoundLogger],
-    ids: dict[str, str],
-) -> bool:
+def _train(engine: Engine, run: Run, loggers: Sequence[RoundLogger], ids: dict[str, str]) -> bool:
     """Run what is left to run; False when the scheduler's warning ended it early."""
     from fedrs_lightning.engine.engine import logged
     from fedrs_lightning.engine.preemption import requeue
 
-    open_run(engine, store, plain, federation, _manifest(engine, federation))
+    open_run(engine, run)
     engine.resume()
     engine.loggers |= ids
     failure = None
     if engine.rank == 0:
         try:
-            rounds = [(record["round"], logged(record)) for record in store.rounds()]
+            rounds = [(record["round"], logged(record)) for record in run.store.rounds()]
             for logger in loggers:
                 logger.catch_up(rounds)
         except FedrsError as error:
@@ -245,20 +246,20 @@ def _train(
     return False
 
 
-def _loggers(store: RunStore, config: Namespace, plain: dict[str, Any]) -> tuple[list[RoundLogger], dict[str, str]]:
+def _loggers(run: Run, built: Experiment) -> tuple[list[RoundLogger], dict[str, str]]:
     """Loggers of the run and the ids by which a continued run finds its own records again."""
     from fedrs_lightning.engine.checkpoint import CheckpointStore
     from fedrs_lightning.engine.loggers import build_loggers
 
-    known = CheckpointStore(store.path / "checkpoints").logger_ids() if rank() == 0 else {}
+    known = CheckpointStore(run.path / "checkpoints").logger_ids() if rank() == 0 else {}
     return build_loggers(
-        config.run.loggers,
-        store.path,
+        built.run.loggers,
+        run.path,
         known,
-        project=config.run.wandb_project,
-        offline=config.run.wandb_offline,
-        config=plain,
-        group=plain["run"]["name"],
+        project=built.run.wandb_project,
+        offline=built.run.wandb_offline,
+        config=run.config,
+        group=run.name,
     )
 
 

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
+from fedrs_lightning.cli.config.command_line import build, configure
 from fedrs_lightning.cli.options import Parser, above
 from fedrs_lightning.cli.process import run_settings
 from fedrs_lightning.errors import ConfigError
@@ -66,8 +67,9 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Print the figures; returns 0."""
     options, rest = parser().parse_known_args(list(argv))
+    names = options.compare.split(",") if options.compare else [None]
+    configure(rest)  # a mistake is found before torch is loaded
     with run_settings():
-        names = options.compare.split(",") if options.compare else [None]
         rows = [_row(rest, name, options) for name in names]
         if options.json:
             print(json.dumps(rows, indent=2))
@@ -85,17 +87,16 @@ def _row(arguments: list[str], name: str | None, options: Namespace) -> dict[str
     from lightning import Fabric
 
     from fedrs_lightning import methods
-    from fedrs_lightning.cli.parser import instantiate, parse
     from fedrs_lightning.engine.cost import measure, random_samples
 
-    own = _own_method(arguments) if name is not None else None
+    own = configure(arguments).method if name is not None else None
     if name is not None and name.endswith((".yaml", ".yml")):
         arguments = [*arguments, "--config", name]
     elif name is not None and name != own:
         arguments = [*arguments, "--method", name]
     try:
-        options_of_fit, config = parse(arguments)
-        parts = instantiate(options_of_fit, config)
+        run = configure(arguments)
+        built = build(run)
     except ConfigError as error:
         if name not in methods.__all__ or name == own:
             raise
@@ -105,29 +106,22 @@ def _row(arguments: list[str], name: str | None, options: Namespace) -> dict[str
             "under method: in a file and give the file instead of the name, such as experiments/feddap/compound.yaml "
             "for FedDAP"
         ) from None
-    side, source = _side(parts.data, options.side)
-    accelerator, _, _ = parts.fabric.resolve(1)
-    fabric = Fabric(accelerator=accelerator, devices=1, precision=parts.fabric.precision)
+    side, source = _side(built.data, options.side)
+    accelerator, _, _ = built.fabric.resolve(1)
+    fabric = Fabric(accelerator=accelerator, devices=1, precision=built.fabric.precision)
     fabric.launch()
-    data = parts.data
-    batch_size = parts.schedule.batch_size
-    samples = random_samples(parts.task, min(batch_size, options.images), data.num_classes, data.in_channels, side)
-    cost = measure(parts.task, parts.method, fabric, samples, batch_size, options.round)
-    label = config.run.label if name is None or name.endswith((".yaml", ".yml")) else None
+    data = built.data
+    batch_size = built.schedule.batch_size
+    samples = random_samples(built.task, min(batch_size, options.images), data.num_classes, data.in_channels, side)
+    cost = measure(built.task, built.method, fabric, samples, batch_size, options.round)
+    label = run.label if name is None or name.endswith((".yaml", ".yml")) else None
     image = {"channels": data.in_channels, "side": side, "side_from": source}
     return {
-        "method": label or type(parts.method).__name__,
-        "task": type(parts.task).__name__,
+        "method": label or run.method,
+        "task": type(built.task).__name__,
         "image": image,
         **cost.as_dict(),
     }
-
-
-def _own_method(arguments: list[str]) -> str:
-    from fedrs_lightning.cli.parser import parse
-
-    _, config = parse(arguments)
-    return str(config.method.class_path).rpartition(".")[2]
 
 
 def _side(data: Any, given: int | None) -> tuple[int, str]:

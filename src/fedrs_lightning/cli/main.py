@@ -46,11 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fedrs {__version__}")
         return 0
     if name not in COMMANDS:
-        import difflib
+        from fedrs_lightning.cli.nearest_names import nearest
 
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(COMMANDS)}"
-        print(f"fedrs: unknown command '{name}'; {hint}", file=sys.stderr)
+        print(f"fedrs: unknown command '{name}'{nearest(name, COMMANDS, 'choose from')}", file=sys.stderr)
         return 2
     try:
         return int(importlib.import_module(COMMANDS[name][0]).main(rest))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fedrs_lightning.cli.nearest_names import nearest
 from fedrs_lightning.errors import ConfigError
 
 
@@ -22,7 +22,9 @@ class Parser(argparse.ArgumentParser):
         """Parse everything; an unknown option names the nearest known one."""
         found, rest = self.parse_known_args(argv)
         if rest:
-            self.error(f"unknown option {rest[0].partition('=')[0]}; {hint(rest[0].partition('=')[0], self.names())}")
+            name = rest[0].partition("=")[0]
+            what = "option" if name.startswith("-") else "argument"
+            self.error(f"unknown {what} '{name}'{nearest(name, self.names())}")
         return found
 
     def error(self, message: str) -> NoReturn:
@@ -34,11 +36,16 @@ class Parser(argparse.ArgumentParser):
         return list(self._option_string_actions)
 
 
-def hint(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'X'?`, or the list of what there is."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
+def one_of(names: Collection[str]) -> Callable[[str], str]:
+    """Type of an argument that is one of `names`; a wrong one names the nearest."""
+
+    def convert(text: str) -> str:
+        if text not in names:
+            known = ", ".join(names)
+            raise argparse.ArgumentTypeError(f"'{text}' is not one of {known}{nearest(text, names, '')}")
+        return text
+
+    return convert
 
 
 def above(minimum: int) -> Any:

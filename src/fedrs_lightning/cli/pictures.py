@@ -22,13 +22,15 @@ from fedrs_lightning.results.plots import plot_clients, plot_curves, plot_weight
 if TYPE_CHECKING:
     from fedrs_lightning.data import FederatedDataset, Federation
     from fedrs_lightning.engine.engine import Engine
+    from fedrs_lightning.results.run import Run
     from fedrs_lightning.results.store import RunStore
 
 CROPS_PER_DOMAIN = 2
 
 
-def draw(engine: Engine, store: RunStore, data: FederatedDataset, federation: Federation) -> list[Path]:
+def draw(engine: Engine, run: Run, data: FederatedDataset) -> list[Path]:
     """Draw whatever this run has something to show for; returns the files."""
+    store, federation = run.store, engine.federation
     folder, classes = store.path / "pictures", list(data.class_names)
     drawn: list[Path | None] = [
         plot_curves([store], store.path / "curves.png"),

@@ -12,10 +12,12 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from typing import TextIO
 
-from fedrs_lightning.cli.quiet import LIBRARIES, quieten, waiting
 from fedrs_lightning.engine.ranks import RANK_ZERO
+from fedrs_lightning.progress import waiting
 
+LIBRARIES = ("lightning", "lightning.fabric", "lightning.pytorch")
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # names of glibc's mallopt(3)
 _VARIABLES = (
     *("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG"),
@@ -38,7 +40,7 @@ def run_settings() -> Iterator[None]:
     with warnings.catch_warnings():
         if started_by_rank_zero():
             follow_rank_zero()
-        with waiting("loading torch and lightning"):
+        with waiting("loading torch and lightning", rank()):
             import lightning  # noqa: F401  (sets the levels of its loggers when it is loaded)
             import torch
 
@@ -85,6 +87,38 @@ def prepare_process() -> None:
         mallopt(_MMAP_THRESHOLD, 2**30)
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_TOP_PAD, 2**28)
+
+
+def quieten() -> None:
+    """Silence launch chatter of Lightning and print warnings without source lines, on rank 0 alone: the others repeat
+    them.
+    """
+    for name in LIBRARIES:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", r".*`srun` command is available.*")
+    if rank():
+        warnings.simplefilter("ignore")
+    warnings.showwarning = _one_line
+
+
+def _one_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print(f"warning: {' '.join(str(message).split())}", file=file or sys.stderr)
+
+
+def rank() -> int:
+    """Number of this process among those of a run, from what torchrun, srun or rank 0 has set."""
+    # a rank started inside an allocation has the last one of its parent
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 0
 
 
 def started_by_rank_zero() -> bool:

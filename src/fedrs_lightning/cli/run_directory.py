@@ -1,78 +1,70 @@
-"""The run directory: its name, and whether what it holds belongs to this configuration and this data."""
+"""What lies in a run directory: whether it belongs to the run that is asked for, and what the run writes there."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from fedrs_lightning.cli.parser import Resume, config_hash, deciding
-from fedrs_lightning.errors import RunError
-from fedrs_lightning.results.store import RunStore
-from fedrs_lightning.results.tables import flatten, is_place
+from fedrs_lightning.errors import FedrsError, RunError
+from fedrs_lightning.files import naming_the_place
+from fedrs_lightning.results.store import CONFIG
 
 if TYPE_CHECKING:
-    from jsonargparse import Namespace
-
-    from fedrs_lightning.data import Federation
+    from fedrs_lightning.cli.config.experiment import Experiment
+    from fedrs_lightning.data import FederatedDataset, Federation
+    from fedrs_lightning.engine.engine import Engine
+    from fedrs_lightning.results.run import Run
+    from fedrs_lightning.tasks import Task
 
 _PLACES = ("folder", "folders", "decoder")
 """What may change in the manifest of the data: where they lie and how they were read; hashes say whether they are the
 same.
 """
 
-_CONFIG = "config.yaml"
 _OURS = {
-    *(_CONFIG, "environment.json", "data.json", "split.json", "rounds.jsonl", "clients.jsonl", "metrics.csv"),
+    *(CONFIG, "environment.json", "data.json", "split.json", "rounds.jsonl", "clients.jsonl", "metrics.csv"),
     *("checkpoints", "clients", "spool", "tensorboard", "wandb"),
 }
+_HEAD = "# The complete configuration of this run. To repeat it: fedrs fit --config config.yaml --run.root ELSEWHERE\n"
 
 
-def run_directory(config: Namespace, plain: dict[str, Any]) -> Path:
-    """`run.dir`, or `root/experiment/method-s<seed>-<hash8>`: equal configurations share it, so a run finds itself
-    again.
-    """
-    if config.run.dir is not None:
-        return Path(config.run.dir)
-    method = plain["method"]["class_path"].rpartition(".")[2].lower()
-    return Path(config.run.root) / plain["run"]["name"] / f"{method}-s{config.seed}-{config_hash(plain)[:8]}"
-
-
-def check_run(store: RunStore, plain: dict[str, Any], resume: Resume) -> str:
-    """State of the run directory: `empty`, `incomplete` or `complete`. Reads only.
+def check_run(run: Run) -> Literal["empty", "incomplete", "complete", "moved"]:
+    """State of the run directory; reads only. `moved` is complete, but on data that lay elsewhere.
 
     Raises:
         RunError: it belongs to another configuration (names the differing keys), to something else, or exists under
             `--resume never`.
     """
-    above = _folder_above(store.path)
-    if not store.path.exists():
+    path = run.path
+    above = _folder_above(path)
+    if not path.exists():
         _require_writable(above)
         return "empty"
-    if not (store.path / _CONFIG).exists():
-        foreign = sorted(
-            path.name for path in store.path.iterdir() if path.name not in _OURS and not path.name.startswith(".")
-        )
+    if not (path / CONFIG).exists():
+        foreign = sorted(one.name for one in path.iterdir() if one.name not in _OURS and not one.name.startswith("."))
         if foreign:
-            raise RunError(f"{store.path}: holds {foreign[0]} but no run; choose an empty folder with --run.dir")
+            raise RunError(f"{path}: holds {foreign[0]} but no run; choose an empty folder with --run.dir")
         _require_writable(above)
         return "empty"
-    if resume == "never":
-        raise RunError(f"{store.path}: already holds this run; use --resume auto to continue it, or another --run.root")
-    differ = _differences(deciding(store.config()), deciding(plain))
+    if run.config["resume"] == "never":
+        raise RunError(f"{path}: already holds this run; use --resume auto to continue it, or another --run.root")
+    before = type(run).at(path)
+    differ = _differences(before.deciding, run.deciding)
     if differ:
         more = f" and {len(differ) - 5} more" if len(differ) > 5 else ""
         raise RunError(
-            f"{store.path}: holds a run of another configuration: {', '.join(differ[:5])}{more}; choose another "
-            "--run.dir"
+            f"{path}: holds a run of another configuration: {', '.join(differ[:5])}{more}; choose another --run.dir"
         )
-    status = store.status
-    if status != "complete":
+    if run.store.status != "complete":
         _require_writable(above)
-    return status
+        return "incomplete"
+    return "complete" if before.data_folders == run.data_folders else "moved"
 
 
 def _folder_above(path: Path) -> Path:
@@ -93,11 +85,11 @@ def _require_writable(folder: Path) -> None:
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Differing keys with both values; arguments of a class that is another one are not told apart."""
+    """Differing keys with both values; where a class is another one, its arguments are not named."""
     keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     classes = [key.removesuffix("class_path") for key in keys if key.endswith(".class_path")]
-    told = [key for key in keys if not any(key.startswith(f"{name}init_args.") for name in classes)]
-    return [f"{key} ({_value(before, key)} there, {_value(now, key)} now)" for key in told]
+    named = [key for key in keys if not any(key.startswith(f"{name}init_args.") for name in classes)]
+    return [f"{key} ({_value(before, key)} there, {_value(now, key)} now)" for key in named]
 
 
 def _value(values: dict[str, Any], key: str) -> str:
@@ -107,33 +99,29 @@ def _value(values: dict[str, Any], key: str) -> str:
     return str(value) if isinstance(value, str) else json.dumps(value)
 
 
-def other_data(store: RunStore, plain: dict[str, Any]) -> bool:
-    """Whether a run is asked for with other data folders than it was made with; the configuration's hash leaves them
-    out.
-    """
-
-    def folders(config: dict[str, Any]) -> dict[str, Any]:
-        return {
-            key: value for key, value in flatten(config).items() if is_place(key) and not key.endswith(".cache_dir")
-        }
-
-    return folders(store.config()) != folders(plain)
+def manifest_of(task: Task, federation: Federation) -> dict[str, Any]:
+    """What decided the data, and the file of initial weights where there is one."""
+    weights = getattr(task.model, "weights_report", None)
+    if weights is None:
+        return federation.manifest
+    values = {name: value for name, value in asdict(weights).items() if name != "path"}
+    return federation.manifest | {"initial_weights": values}
 
 
-def check_data(store: RunStore, manifest: dict[str, Any]) -> None:
+def check_data(run: Run, manifest: dict[str, Any]) -> None:
     """Refuse to continue a run on other data than it began with.
 
     Raises:
         RunError: names what differs.
     """
-    before = store.manifest()
+    before = run.store.manifest()
     if before is None:
         return
     before, now = _content(before), _content(json.loads(json.dumps(manifest)))
     differ = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if differ:
         raise RunError(
-            f"{store.path}: the data are not those that the run began with (data.json differs in {', '.join(differ)}); "
+            f"{run.path}: the data are not those that the run began with (data.json differs in {', '.join(differ)}); "
             "restore them, or start a new run with another --run.root"
         )
 
@@ -144,16 +132,45 @@ def _content(value: Any) -> Any:
     return [_content(inner) for inner in value] if isinstance(value, list) else value
 
 
-def config_text(plain: dict[str, Any]) -> str:
-    """`config.yaml`: complete, and accepted by `fedrs fit --config`."""
-    head = (
-        "# The complete configuration of this run. To repeat it: fedrs fit --config config.yaml --run.root ELSEWHERE\n"
-    )
-    return head + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+def open_run(engine: Engine, run: Run) -> None:
+    """Write what describes the run, before round 1; refuse data other than the run began with."""
+    from fedrs_lightning.results.environment import environment
+
+    facts = engine.exchange.collect(_device_facts(engine))
+    manifest = manifest_of(engine.task, engine.federation)
+    failure = None
+    if engine.rank == 0:
+        try:
+            with naming_the_place(run.path):
+                check_data(run, manifest)
+                run.store.write_config(_HEAD + yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True))
+                run.store.write_environment(
+                    environment(
+                        world_size=engine.world_size,
+                        precision=run.config["fabric"]["precision"],
+                        threads=facts[0][1],
+                        devices=[device for device, _ in facts],
+                    )
+                )
+                run.store.write_manifest(manifest)
+                run.store.write_split(_sample_ids(engine.federation))
+        except FedrsError as error:
+            failure = error
+    engine.exchange.agree(failure)
 
 
-def split_lists(federation: Federation) -> dict[str, Any]:
-    """Sample ids of every client and common set."""
+def _device_facts(engine: Engine) -> tuple[str, int]:
+    """Name of this rank's device and its number of CPU threads."""
+    import torch
+
+    from fedrs_lightning.results.environment import cpu_model
+
+    device = engine.fabric.device
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model(), torch.get_num_threads()
+
+
+def _sample_ids(federation: Federation) -> dict[str, Any]:
+    """Of every client and common set."""
 
     def names(indices: Any) -> list[str] | None:
         return None if indices is None else [federation.sample_ids[index] for index in indices]
@@ -166,3 +183,77 @@ def split_lists(federation: Federation) -> dict[str, Any]:
         "test": names(federation.test),
         "validation": names(federation.validation),
     }
+
+
+def count_cost(engine: Engine, make: Callable[[], Experiment]) -> dict[str, int]:
+    """What the method costs on this task and these images, counted on rank 0 before it trains anything.
+
+    Args:
+        engine: whose data and batch size count.
+        make: makes task and method anew, since counting trains them.
+    """
+    from fedrs_lightning.engine.cost import FEW, measure, some_samples
+
+    failure, cost = None, {}
+    if engine.rank == 0:
+        try:
+            built, batch_size = make(), engine.schedule.batch_size
+            samples = some_samples(engine.federation, min(batch_size, FEW))
+            cost = measure(built.task, built.method, engine.fabric, samples, batch_size).as_dict()
+        except FedrsError as error:
+            failure = error
+    engine.exchange.agree(failure)
+    return cost
+
+
+def write_result(engine: Engine, run: Run, data: FederatedDataset, cost: dict[str, int]) -> None:
+    """Write `result.json`, after the last round."""
+    from fedrs_lightning.engine.evaluate import PROTOCOLS
+    from fedrs_lightning.results.summary import summarise
+
+    rounds, federation = run.store.rounds(), engine.federation
+    used = {key.partition("/")[0] for record in rounds for key in record["metrics"]}
+    protocol, metric = engine.headline.split("/", 1)
+    members = [
+        {"client": split.id, "name": split.name, "num_samples": len(split.train)}
+        | ({"domain": split.domain} if split.domain else {})
+        for split in federation.clients
+    ]
+    absent = rounds[-1].get("absent_classes", {}).get(protocol, [])
+    run.store.write_result(
+        summarise(
+            rounds,
+            run.store.clients(),
+            experiment=run.name,
+            method=run.method,
+            label=run.label,
+            config_hash=run.hash,
+            seed=engine.seed,
+            num_rounds=engine.schedule.num_rounds,
+            protocol=protocol,
+            metric=metric,
+            protocols={name: text for name, text in PROTOCOLS.items() if name in used},
+            members=members,
+            classes=[name for name in data.class_names if name not in absent],
+            absent_classes=absent,
+            synthetic_data=bool(federation.manifest.get("synthetic")),
+            digest=engine.digest(),
+            digest_model=engine.digest_model(),
+            cost=cost,
+            setup_bytes=federation.setup_bytes,
+        )
+    )
+
+
+def report(run: Run, note: str = "") -> None:
+    """Print the run's table and where it lies."""
+    from rich.console import Console
+
+    from fedrs_lightning.results.render import terminal
+    from fedrs_lightning.results.tables import collect, tabulate
+
+    collection = collect([run.store])
+    Console(highlight=False).print(terminal(tabulate(collection), collection))
+    if note:
+        print(note)
+    print(f"run directory: {run.path}")

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fedrs_lightning.cli.grid import (
+from fedrs_lightning.cli.combinations import (
     Combination,
     SweepIndex,
     combinations,
@@ -28,9 +26,10 @@ from fedrs_lightning.cli.grid import (
     parse_seeds,
     run_root,
 )
-from fedrs_lightning.cli.options import Parser, above, hint
-from fedrs_lightning.cli.quiet import waiting
+from fedrs_lightning.cli.nearest_names import nearest
+from fedrs_lightning.cli.options import Parser, above
 from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.progress import Meter, Progress
 from fedrs_lightning.results.render import terminal
 from fedrs_lightning.results.store import RunStore
 from fedrs_lightning.results.tables import collect, tabulate
@@ -104,12 +103,12 @@ def main(argv: Sequence[str], command: Sequence[str] = FIT) -> int:
         log = root / "sweep-logs" / f"{slug}-{key[:8]}.log"
         jobs.append(Job(combination, key, combination.arguments(found.config, extra), log, store=index.complete(key)))
     if found.dry_run:
-        return _foretell(jobs)
+        return _dry_run(jobs)
     return run(jobs, index, command, limit=found.jobs)
 
 
-def _foretell(jobs: list[Job]) -> int:
-    """Say what would run. Each combination is parsed as `fedrs fit` would, once for all its seeds; a mistake gives exit
+def _dry_run(jobs: list[Job]) -> int:
+    """Say what would run. Each combination is read as `fedrs fit` would, once for all its seeds; a mistake gives exit
     code 2.
     """
     mistakes: dict[str, str | None] = {}
@@ -128,11 +127,10 @@ def _foretell(jobs: list[Job]) -> int:
 
 
 def _mistake(job: Job) -> str | None:
-    with waiting("loading data sets, networks and methods"):
-        from fedrs_lightning.cli.parser import parse
+    from fedrs_lightning.cli.config.command_line import configure
 
     try:
-        parse(job.arguments)
+        configure(job.arguments)
     except ConfigError as error:
         return str(error)
     return None
@@ -140,13 +138,21 @@ def _mistake(job: Job) -> str | None:
 
 def run(jobs: list[Job], index: SweepIndex, command: Sequence[str], *, limit: int) -> int:
     """Run all jobs that are not complete, at most `limit` at a time, then print table and failures."""
-    with _progress(len(jobs)) as show, _stop_signals():
-        waiting = []
+    with Progress() as progress, _stop_signals():
+        bar, waiting, count = progress.add(Meter("", len(jobs), unit="")), [], 0
+
+        def ended(job: Job, text: str) -> None:
+            nonlocal count
+            count += 1
+            line = f"[{count}/{len(jobs)}] {job.combination.title}: {text}"
+            progress.say(line) if progress.shown else print(line, flush=True)
+            progress.advance(bar)
+
         for job in jobs:
             if job.store is None:
                 waiting.append(job)
             else:
-                show.finished(job, f"already complete, {job.store.path}")
+                ended(job, f"already complete, {job.store.path}")
         active: list[Job] = []
         try:
             while waiting or active:
@@ -157,8 +163,10 @@ def run(jobs: list[Job], index: SweepIndex, command: Sequence[str], *, limit: in
                 for job in [job for job in active if job.process is None or job.process.poll() is not None]:
                     active.remove(job)
                     _finish(job, index)
-                    show.finished(job, _outcome(job))
-                show.running(active)
+                    ended(job, _outcome(job))
+                if progress.shown and active:
+                    titles = ", ".join(job.combination.title for job in active)
+                    progress.note(f"{titles}  {_last_line(active[0].log)}")
                 time.sleep(0.1)
         except KeyboardInterrupt:
             _stop(active)
@@ -179,9 +187,9 @@ def _check_extra(extra: list[str], grid: list[str], options: Parser) -> None:
             raise ConfigError(
                 "--run.label is set by the sweep, to the values of the grid; use --run.name to name the experiment"
             )
-        near = hint(f"--{key}", options.names())
-        if "." not in key and f"--{key}" not in GROUPS and near.startswith("did you mean"):
-            raise ConfigError(f"unknown option --{key}; {near}")
+        near = nearest(f"--{key}", options.names(), "")
+        if "." not in key and f"--{key}" not in GROUPS and near:
+            raise ConfigError(f"unknown option --{key}{near}")
 
 
 def _start(job: Job, command: Sequence[str]) -> None:
@@ -287,43 +295,8 @@ def _stop_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _Show:
-    """One plain line a run; on a terminal also a bar, with the last line of the first active log beside it."""
-
-    def __init__(self, total: int, bar: Progress | None) -> None:
-        self.total, self.bar, self.count = total, bar, 0
-        self.task = bar.add_task("", total=total) if bar else None
-
-    def finished(self, job: Job, text: str) -> None:
-        self.count += 1
-        line = f"[{self.count}/{self.total}] {job.combination.title}: {text}"
-        if self.bar is None:
-            print(line, flush=True)
-        else:
-            self.bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-            assert self.task is not None
-            self.bar.advance(self.task)
-
-    def running(self, active: list[Job]) -> None:
-        if self.bar is None or self.task is None or not active:
-            return
-        with active[0].log.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size - 4096))
-            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-        titles = ", ".join(job.combination.title for job in active)
-        text = f"{titles}  {lines[-1].strip() if lines else ''}"
-        self.bar.update(
-            self.task, description=escape(text[: max(20, self.bar.console.width - 42)])
-        )  # what bar, count and time leave
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[_Show]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _Show(total, None)
-        return
-    columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as bar:
-        yield _Show(total, bar)
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""

@@ -5,13 +5,11 @@ A callback may also have `on_step`, called after every optimiser step of its ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Column
-from rich.text import Text
+from rich.console import Console
+
+from fedrs_lightning.progress import Meter, Progress
 
 if TYPE_CHECKING:
     from fedrs_lightning.engine.engine import Engine
@@ -25,81 +23,50 @@ class ProgressBars:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
-        self._bars: _Bars | None = None
-        self._rounds: Any = None
-        self._steps: Any = None
+        self.console = console
+        self._progress: Progress | None = None
+        self._rounds = self._steps = 0
 
     def on_run_start(self, engine: Engine) -> None:
         """Draw the bars, or say what starts."""
         if engine.rank != 0:
             return
-        if not self.console.is_terminal or self.console.is_dumb_terminal:
+        self._progress = Progress(self.console)
+        if not self._progress.shown:
             where = f"continues after round {engine.round}" if engine.round else "starts"
             size = f"{len(engine.clients)} clients, {engine.schedule.num_rounds} rounds, {engine.world_size} rank(s)"
-            self._line(f"{engine.name} {where}: {size}")
-            return
-        self._bars = _Bars(console=self.console, transient=True)
-        self._bars.note = engine.name
-        self._rounds = self._bars.add_task("round", total=engine.schedule.num_rounds, completed=engine.round)
-        self._steps = self._bars.add_task("step", total=None)
-        self._bars.start()
+            self._progress.say(f"{engine.name} {where}: {size}")
+        self._progress.note(engine.name)
+        self._rounds = self._progress.add(Meter("round", engine.schedule.num_rounds, engine.round, unit=""))
+        self._steps = self._progress.add(Meter("step", None, unit=""))
+        self._progress.__enter__()
 
     def on_round_start(self, engine: Engine, num_steps: int, num_clients: int) -> None:
         """Start the inner bar over."""
-        if self._bars is not None:
-            own = f"step of {num_clients} client{'' if num_clients == 1 else 's'}"
-            self._bars.reset(self._steps, total=num_steps, description=own)
+        if self._progress is not None:
+            title = f"step of {num_clients} client{'' if num_clients == 1 else 's'}"
+            self._progress.restart(self._steps, title, num_steps)
 
     def on_step(self) -> None:
         """Advance the inner bar."""
-        if self._bars is not None:
-            self._bars.advance(self._steps)
+        if self._progress is not None and self._progress.shown:
+            self._progress.advance(self._steps)
 
     def on_round_end(self, engine: Engine, record: dict[str, Any]) -> None:
         """Advance the outer bar and show the headline."""
-        if engine.rank != 0:
+        if self._progress is None:
             return
-        value = record["metrics"].get(engine.headline)
-        note = f"loss {record['metrics']['train/loss']:.3f}" + (
-            "" if value is None else f", {engine.headline} {value:.4f}"
-        )
-        if self._bars is not None:
-            self._bars.note = f"{engine.name}, round {record['round']}: {note}"
-            self._bars.update(self._rounds, completed=record["round"])
-        else:
-            self._line(
-                f"round {record['round']}/{engine.schedule.num_rounds}: {note}, {record['timing']['seconds']:.1f} s"
-            )
+        value, number = record["metrics"].get(engine.headline), record["round"]
+        scores = f"loss {record['metrics']['train/loss']:.3f}"
+        scores += "" if value is None else f", {engine.headline} {value:.4f}"
+        self._progress.note(f"{engine.name}, round {number}: {scores}")
+        self._progress.advance(self._rounds)
+        if not self._progress.shown:
+            seconds = record["timing"]["seconds"]
+            self._progress.say(f"round {number}/{engine.schedule.num_rounds}: {scores}, {seconds:.1f} s")
 
     def on_run_end(self, engine: Engine) -> None:
         """Take the bars away."""
-        if self._bars is not None:
-            self._bars.stop()
-            self._bars = None
-
-    def _line(self, text: str) -> None:
-        # One line a round, whatever the width that rich assumes for a file.
-        print(text, file=self.console.file, flush=True)
-
-
-class _Bars(Progress):
-    """Two bars and a line of text below them, cut to the width of the terminal."""
-
-    note = ""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(
-            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            TimeElapsedColumn(table_column=Column(no_wrap=True)),
-            TextColumn("left", style="dim"),
-            TimeRemainingColumn(table_column=Column(no_wrap=True)),
-            **options,
-        )
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """The bars and the note."""
-        yield self.make_tasks_table(self.tasks)
-        yield Text(self.note, style="dim", no_wrap=True, overflow="ellipsis")
+        if self._progress is not None:
+            self._progress.__exit__()
+            self._progress = None

@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from fedrs_lightning.engine.exchange import Exchange, Gathered, UploadBuffers, c
 from fedrs_lightning.engine.local import Composer, LocalTraining, Visit
 from fedrs_lightning.engine.memory import ClientMemory
 from fedrs_lightning.engine.preemption import Preemption
+from fedrs_lightning.engine.settings import Schedule
 from fedrs_lightning.errors import ConfigError, FedrsError, RunError, TrainingError
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.results.store import RunStore
@@ -32,43 +33,6 @@ from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.states import digest, first_not_finite
 from fedrs_lightning.tasks.base import Task
 from fedrs_lightning.types import Client, State
-
-ALWAYS_EVALUATED = 4
-"""Last rounds that are evaluated whatever `evaluate_every` says: their mean stands beside the last value."""
-
-
-@dataclass
-class Schedule:
-    """How long, with whom, in what batches.
-
-    Args:
-        num_rounds: communication rounds.
-        local_epochs: passes over a client's data per round.
-        clients_per_round: size of the cohort; null takes every client in every round.
-        batch_size: of local training.
-        min_last_batch: smallest last batch; a smaller remainder is spread over the earlier batches, since batch
-            normalisation fails on one sample and suffers on a few. Null means a quarter of the batch size, at least 4;
-            0 switches the rule off.
-        eval_batch_size: of evaluation; results do not depend on it beyond rounding of the logits.
-        evaluate_every: rounds between evaluations; the last four rounds are always evaluated.
-    """
-
-    num_rounds: int
-    local_epochs: int = 1
-    clients_per_round: int | None = None
-    batch_size: int = 32
-    min_last_batch: int | None = None
-    eval_batch_size: int = 256
-    evaluate_every: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("num_rounds", "local_epochs", "batch_size", "eval_batch_size", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"schedule.{name}={getattr(self, name)} must be at least 1")
-
-    def evaluates(self, round: int) -> bool:
-        """Whether `round` is evaluated."""
-        return round % self.evaluate_every == 0 or round > self.num_rounds - ALWAYS_EVALUATED
 
 
 class Engine:

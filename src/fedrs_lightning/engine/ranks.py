@@ -20,7 +20,7 @@ from fedrs_lightning.errors import LostContact, RunError
 RANK_ZERO = "FEDRS_RANK_ZERO"
 """Environment variable by which a started rank knows the process that started it."""
 
-KEEPS = "finished rounds are on disk, the same command continues from them"
+ROUNDS_ARE_KEPT = "finished rounds are on disk, the same command continues from them"
 
 
 class RankWatch(threading.Thread):
@@ -32,13 +32,13 @@ class RankWatch(threading.Thread):
         ranks: processes of rank 1, 2, ...
 
     Attributes:
-        fate: what happened to the rank that died first; None while all is well.
+        failure: what happened to the rank that died first; None while all is well.
     """
 
     def __init__(self, ranks: Sequence[subprocess.Popen[bytes]]) -> None:
         super().__init__(daemon=True, name="rank-watch")
         self.ranks = ranks
-        self.fate: str | None = None
+        self.failure: str | None = None
         self.every, self.patience = 0.25, 8.0
         self._died, self._noticed, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._interrupts, self._wakeup = os.pipe()
@@ -55,10 +55,10 @@ class RankWatch(threading.Thread):
         self._ended.set()
         signal.set_wakeup_fd(-1)
 
-    def fate_within(self, seconds: float) -> str | None:
+    def failure_within(self, seconds: float) -> str | None:
         """What happened to the rank that died, as soon as it is known; None when none dies in that time."""
         self._noticed.set()
-        return self.fate if self._died.wait(seconds) else None
+        return self.failure if self._died.wait(seconds) else None
 
     def run(self) -> None:
         """Look at all ranks until they have ended well, one has not, or Ctrl-C was pressed."""
@@ -66,26 +66,26 @@ class RankWatch(threading.Thread):
             codes = [rank.poll() for rank in self.ranks]
             if any(codes):
                 number = next(number for number, code in enumerate(codes, start=1) if code)
-                self._mourn(number, self.ranks[number - 1])
+                self._report(number, self.ranks[number - 1])
                 return
             if self._interrupted():
                 if not self._ended.wait(1.0):
                     self._end_all()
-                    self._leave(130, f"interrupted; {KEEPS}")
+                    self._leave(130, f"interrupted; {ROUNDS_ARE_KEPT}")
                 return
             if None not in codes:
                 return
 
-    def _mourn(self, number: int, rank: subprocess.Popen[bytes]) -> None:
+    def _report(self, number: int, rank: subprocess.Popen[bytes]) -> None:
         code = rank.returncode
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self.fate = f"rank {number} {how}; all ranks stop, {KEEPS}"
+        self.failure = f"rank {number} {how}; all ranks stop, {ROUNDS_ARE_KEPT}"
         self._end_all()
         self._died.set()
         # A rank 0 that waits in a collective notices by itself, one that trains is interrupted.
         if not self._noticed.wait(2.0) and not self._ended.is_set():
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        self._leave(2, self.fate)
+        self._leave(2, self.failure)
 
     def _leave(self, code: int, words: str) -> None:
         """End the process where the main thread does not come back, for example from waiting for a rank to join."""
@@ -108,7 +108,7 @@ class RankWatch(threading.Thread):
 
 
 @contextlib.contextmanager
-def telling(watch: RankWatch | None) -> Iterator[None]:
+def naming_the_dead_rank(watch: RankWatch | None) -> Iterator[None]:
     """Say which rank died instead of what that did to this one.
 
     Raises:
@@ -118,18 +118,18 @@ def telling(watch: RankWatch | None) -> Iterator[None]:
         yield
     except (LostContact, RuntimeError, KeyboardInterrupt) as error:
         # A lost connection comes before the news of what became of the process behind it.
-        fate = watch.fate_within(0.0 if isinstance(error, KeyboardInterrupt) else 5.0) if watch else None
-        if fate is not None:
-            raise RunError(fate) from None
+        failure = watch.failure_within(0.0 if isinstance(error, KeyboardInterrupt) else 5.0) if watch else None
+        if failure is not None:
+            raise RunError(failure) from None
         raise
 
 
 @contextlib.contextmanager
-def watched(fabric: Any) -> Iterator[None]:
-    """`telling`, for a run on a launched Fabric; afterwards nobody is watched any more."""
+def watching_ranks(fabric: Any) -> Iterator[None]:
+    """`naming_the_dead_rank`, for a run on a launched Fabric; afterwards nobody is watched any more."""
     watch: RankWatch | None = getattr(fabric.strategy.launcher, "watch", None)
     try:
-        with telling(watch):
+        with naming_the_dead_rank(watch):
             yield
     finally:
         if watch is not None:

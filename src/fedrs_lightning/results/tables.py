@@ -13,23 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedrs_lightning.errors import ConfigError, RunError
+from fedrs_lightning.results.run import flatten, is_harmless
 from fedrs_lightning.results.store import Record, RunStore
 
 FREE_KEYS = ("seed", "run", "resume", "config", "print_config")
 """Parts of a configuration in which the runs of one row may differ."""
-HARMLESS_KEYS = (
-    "fabric.accelerator",
-    "fabric.devices",
-    "fabric.num_nodes",
-    "fabric.upload_memory",
-    "fabric.residence",
-    "fabric.residence_budget",
-    "fabric.prefetch",
-)
-"""Keys that say where a run was executed, as the folders of data do, not what it computed: noted, and the runs are
-still one row.
-"""
-
 
 POOLED = "_pooled"
 """Suffix of a score over all clients' test data together."""
@@ -170,30 +158,6 @@ def unknown_metric(metric: str, known: Iterable[str], protocols: Iterable[str]) 
     )
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mapping as one level of dotted keys; mappings in a list are numbered from 0."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, list) and value and all(isinstance(inner, Mapping) for inner in value):
-            value = {str(number): inner for number, inner in enumerate(value)}
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def is_place(key: str) -> bool:
-    """Whether a flat key names a folder of data, also of a data set among several: what is in it counts, not where it
-    lies.
-    """
-    return key.startswith("data.") and key.rpartition(".")[2] in ("root", "cache_dir")
-
-
-def _is_harmless(key: str) -> bool:
-    return key in HARMLESS_KEYS or is_place(key)
-
-
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Dotted keys in which two flat configurations differ, apart from seed and run."""
     keys = dict.fromkeys([*first, *second])
@@ -238,7 +202,7 @@ def _split(
     for store, result, config in runs:
         for group in groups:
             keys = differing(group.config, config)
-            if all(map(_is_harmless, keys)):
+            if all(map(is_harmless, keys)):
                 harmless |= dict.fromkeys(keys)
                 _add(group, store, result, notes)
                 break
@@ -257,10 +221,7 @@ def _split(
     if len(groups) > 1:
         keys = list(
             dict.fromkeys(
-                key
-                for group in groups[1:]
-                for key in differing(groups[0].config, group.config)
-                if not _is_harmless(key)
+                key for group in groups[1:] for key in differing(groups[0].config, group.config) if not is_harmless(key)
             )
         )
         notes.append(

@@ -15,10 +15,8 @@ from fedrs_lightning.data import (
     ByAttribute,
     ClientLoader,
     Dirichlet,
-    Domain,
     EuroSAT,
     FederatedDataset,
-    Proportional,
 )
 from fedrs_lightning.data.archives.eurosat.archive import ALL, RGB
 from fedrs_lightning.data.archives.eurosat.files import ALL_BANDS_PATH, BANDS, CLASSES, decode_all, decode_rgb, scan

@@ -21,7 +21,7 @@ from fedrs_lightning.data.packs.residence import GIB
 from fedrs_lightning.data.packs.source import PackedSource, Part
 from fedrs_lightning.data.transforms.dihedral import dihedral
 from fedrs_lightning.data.transforms.transform import Transform
-from fedrs_lightning.engine.strategy import FabricSettings
+from fedrs_lightning.engine.settings import FabricSettings
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.seeding import torch_stream
 

@@ -8,7 +8,7 @@ from datetime import date
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
-from typing import Literal
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ PROTOCOLS = ("global", "personal_common", "personal_own", "validation")
 CROP = 512  # pixels
 
 
+@final
 class FederatedDataset:
     """Samples of an archive, or of several as domains, and the clients that have them.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedrs_lightning.data.packs.fields import moments_of
 from fedrs_lightning.data.packs.images import ImagePack
 from fedrs_lightning.data.packs.residence import Shelf
-from fedrs_lightning.data.progress import Meter, in_threads
+from fedrs_lightning.progress import Meter, in_threads
 
 THREADS = min(16, os.cpu_count() or 1)
 

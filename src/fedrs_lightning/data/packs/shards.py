@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from fedrs_lightning.data.packs.fields import Field
-from fedrs_lightning.data.progress import Meter, in_threads
 from fedrs_lightning.errors import RunError
 from fedrs_lightning.files import atomic_path, read_json, write_text
+from fedrs_lightning.progress import Meter, in_threads
 
 READ = 8 * 2**20  # bytes
 MARKS = "shards"

@@ -9,8 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from fedrs_lightning.data.synth import aerial_defects
 from fedrs_lightning.data.synth.aerial import DATASETS, AerialSample, Tile, render
@@ -18,6 +16,7 @@ from fedrs_lightning.data.synth.aerial_camera import ISPRS_COLOURS, VIEWS, erode
 from fedrs_lightning.data.synth.aerial_encoding import encode_png, encode_tiff
 from fedrs_lightning.data.synth.aerial_names import LABEL_FOLDERS, VIEW_FOLDERS
 from fedrs_lightning.data.synth.folder import describe, publish
+from fedrs_lightning.progress import tracked
 
 _PIECE = 512  # pixels of a side in the converted form
 _WORKERS = 4  # each holds the layers of one scene
@@ -39,12 +38,10 @@ def write_sample(out: Path, sample: AerialSample, command: Sequence[str] = ()) -
     """
 
     def build(folder: Path) -> None:
-        tiles, console = sample.tiles(), Console(stderr=True)
+        tiles = sample.tiles()
         with ThreadPoolExecutor(min(_WORKERS, os.cpu_count() or 1)) as pool:
             done = pool.map(lambda tile: _write_tile(folder, sample, tile), tiles)
-            for _ in track(
-                done, "painting tiles", len(tiles), console=console, disable=not console.is_terminal, transient=True
-            ):
+            for _ in tracked(done, "painting tiles", len(tiles)):
                 pass
         aerial_defects.inject(folder, sample.dataset, sample.defects)
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from fedrs_lightning.data.archives.bigearthnet.files import (
     ALL_BANDS,
@@ -30,6 +28,7 @@ from fedrs_lightning.data.synth.bigearthnet_files import encode, write_table
 from fedrs_lightning.data.synth.bigearthnet_places import Patch
 from fedrs_lightning.data.synth.folder import describe, publish
 from fedrs_lightning.errors import RunError
+from fedrs_lightning.progress import tracked
 
 _CHUNK = 16  # patches that a process renders at a time
 _ENOUGH = 400  # patches from which starting other processes pays
@@ -56,15 +55,12 @@ def write_sample(
     """
 
     def build(folder: Path) -> None:
-        patches, console = sample.all_patches(), Console(stderr=True)
+        patches = sample.all_patches()
         for name in sorted({patch.product.name for patch in patches}):
             (folder / IMAGES / name).mkdir(parents=True)
         chunks = [patches[start : start + _CHUNK] for start in range(0, len(patches), _CHUNK)]
         written = _write_all(folder / IMAGES, sample, chunks, processes)
-        done = track(
-            written, "painting patches", len(chunks), console=console, disable=not console.is_terminal, transient=True
-        )
-        labels = [row for rows in done for row in rows]
+        labels = [row for rows in tracked(written, "painting patches", len(chunks), "parts") for row in rows]
         write_tables(folder, patches, labels)
         defects.inject(folder, sample.defects)
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from rich.console import Console
-from rich.progress import track
 
 from fedrs_lightning.data.archives.eurosat.files import ALL_BANDS_PATH, CLASSES
 from fedrs_lightning.data.synth import defects, landcover, sensor
@@ -20,6 +18,7 @@ from fedrs_lightning.data.synth.scene import Scene, blur, shrink
 from fedrs_lightning.data.synth.shift import SpectralShift, Style, spatial_style
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.files import write_text
+from fedrs_lightning.progress import tracked
 from fedrs_lightning.seeding import numpy_stream
 
 SIZES = {"tiny": 20, "small": 300, "medium": 1500}
@@ -155,10 +154,7 @@ def _write_tiles(folder: Path, sample: EuroSATSample) -> None:
     wanted = [(name, number) for name in CLASSES for number in range(1, sample.tiles + 1)]
     for name in CLASSES:
         (folder / name).mkdir(parents=True)
-    console = Console(stderr=True)
-    for name, number in track(
-        wanted, "painting tiles", console=console, disable=not console.is_terminal, transient=True
-    ):
+    for name, number in tracked(wanted, "painting tiles", len(wanted)):
         (folder / name / f"{name}_{number}{sample.suffix}").write_bytes(encode(render_tile(sample, name, number)))
 
 

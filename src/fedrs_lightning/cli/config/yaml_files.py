@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from fedrs_lightning.cli.nearest_names import nearest
 from fedrs_lightning.errors import ConfigError
 
 
@@ -106,8 +107,6 @@ def _lines(node: yaml.Node | None, above: tuple[Any, ...], path: Path, lines: di
 
 
 def _similar(path: Path) -> str:
-    from fedrs_lightning.cli.words import nearest
-
     if not path.parent.is_dir():
         return f" (there is no folder {path.parent})"
     return nearest(path.name, [other.name for other in path.parent.iterdir()], "")
