@@ -30,7 +30,7 @@ from fedrs_lightning.data.clients.normalisation import (
     setup_bytes,
     statistics,
 )
-from fedrs_lightning.data.clients.partition import Dirichlet, Partition, Shards
+from fedrs_lightning.data.clients.partition import IID, Dirichlet, Partition, Shards
 from fedrs_lightning.data.packs.fields import Field
 from fedrs_lightning.data.packs.files import DecodedFiles
 from fedrs_lightning.data.packs.folders import cache_folder
