@@ -241,7 +241,6 @@ def test_wrong_options(tmp_path, capsys):
     for argv, message in (
         ([], "name an archive and its --root, or a --config: an experiment file or a data file, such as configs"),
         (["--config", config, "--root", "y"], "unknown option '--root"),
-        (["eurosat"], "root is missing (EuroSAT needs it)"),
         (["eurosta", "--root", "y"], "there is no class 'eurosta'; did you mean 'EuroSAT'?"),
         (["no_such_module.Archive", "--root", "y"], "there is no 'no_such_module.Archive' to import"),
         (["--config", config, "--data.archive.rot", "y"], "did you mean 'root'"),
