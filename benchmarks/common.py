@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedrs_lightning.data import ClientSplit, Federation
-from fedrs_lightning.data.transforms.images import ImageTransform
+from fedrs_lightning.data.transforms.transform import Transform
 from fedrs_lightning.types import Batch
 
 torch.set_num_threads(1)
@@ -48,7 +48,7 @@ def federation(num_clients: int, images: int, side: int, test: int = 64) -> Fede
     )
     common = np.arange(num_clients * images, len(source))
     ids = [str(index) for index in range(len(source))]
-    return Federation(source, clients, common, common[:0], ImageTransform([0.4] * 3, [0.2] * 3, 1 / 255), {}, ids)
+    return Federation(source, clients, common, common[:0], Transform([[0.4] * 3], [[0.2] * 3], 1 / 255), {}, ids)
 
 
 def report(name: str, value: float, goal: float, *, at_most: bool, unit: str = "") -> bool:

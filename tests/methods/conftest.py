@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedrs_lightning.data import ClientSplit, Federation
-from fedrs_lightning.data.transforms.images import ImageTransform
+from fedrs_lightning.data.transforms.transform import Transform
 from fedrs_lightning.methods import FedAvg, FedDAP
 from fedrs_lightning.seeding import torch_stream
 from fedrs_lightning.tasks import SegmentationTask
@@ -95,7 +95,7 @@ def make_segmentation_federation(
         )
         for client, domain in enumerate(domains)
     )
-    transform = ImageTransform(mean=[0.3] * 3, std=[0.2] * 3, scale=1 / 255, augment=False)
+    transform = Transform(mean=[[0.3] * 3], std=[[0.2] * 3], scale=1 / 255, augment=False)
     return Federation(
         source,
         clients,
