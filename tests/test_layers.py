@@ -114,8 +114,8 @@ def test_rooms_of_data_load_downwards(path):
         room = name.split(".")[1] if name.startswith("data.") else None
         if own not in ROOMS or room not in ROOMS or room == own:
             continue
-        beside = {own, room} <= SIDE_BY_SIDE
-        assert not beside and ROOMS.index(room) < ROOMS.index(own), f"{path}: data.{own} may not load {name}"
+        below = ROOMS.index(room) < ROOMS.index(own) and not {own, room} <= SIDE_BY_SIDE
+        assert below, f"{path}: data.{own} may not load {name}"
 
 
 def test_no_circle_of_modules():

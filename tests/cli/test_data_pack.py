@@ -100,7 +100,7 @@ def test_data_that_are_read_from_their_files_need_none(root, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--config is missing; name an experiment file or a data-set file"),
+        ([], "name an archive and its --root, or a --config"),
         (["--config", "absent.yaml"], "no file absent.yaml"),
         (["--config", EUROSAT, "--jobs", "0"], "argument --jobs: 0 is below 1"),
         (["--config", EUROSAT, "--verifi"], "unknown option '--verifi'; did you mean '--verify'?"),

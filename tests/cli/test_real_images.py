@@ -22,7 +22,7 @@ def run(config, tmp_path, *options):
     common = [
         "--run.root",
         tmp_path / "runs",
-        "--data.init_args.cache_dir",
+        "--data.cache_dir",
         tmp_path / "cache",
         "--fabric.devices",
         1,
@@ -37,7 +37,7 @@ def run(config, tmp_path, *options):
 @pytest.mark.parametrize("method", ["FedAvg", "FedBN", "FedDAP"])
 def test_potsdam_and_vaihingen(method, data_root, tmp_path):
     config = f"data: {ROOT}/configs/data/potsdam_vaihingen_real_crops.yaml" + SMALL
-    store = run(config, tmp_path, "--data.init_args.root", data_root, "--method", method)
+    store = run(config, tmp_path, "--data.root", data_root, "--method", method)
     metrics = store.history()[-1]["metrics"]
     assert {
         "personal_own/miou_pooled",
@@ -56,15 +56,14 @@ def test_loveda(data_root, tmp_path):
     config = (
         f"""
 data:
-  class_path: Domains
-  init_args:
-    root: {data_root}
-    domains:
-      - {{name: rural, num_clients: 2, dataset: {{class_path: LoveDA, init_args: {{root: loveda, area: rural, split: by_position}}}}}}
-    by: crop
-    crop_size: 128
-    equal: true
-    normalise: train
+  root: {data_root}
+  domains:
+    - name: rural
+      num_clients: 2
+      archive: {{class_path: LoveDA, init_args: {{root: loveda, area: rural, split: by_position}}}}
+  crop_size: 128
+  client_size: equal
+  normalise: federated
 """
         + SMALL
     )
@@ -75,7 +74,7 @@ data:
 
 def test_eurosat(data_root, tmp_path):
     options = [
-        "--data.init_args.root",
+        "--data.archive.root",
         data_root / "eurosat",
         "--task.init_args.width",
         4,
@@ -99,9 +98,9 @@ data: {ROOT}/configs/data/bigearthnet.yaml
 task: {{class_path: MultilabelTask, init_args: {{backbone: resnet18, width: 4, stem: small}}}}
 schedule: {{num_rounds: 1, local_epochs: 1, batch_size: 4}}
 """
-    options = ["--data.init_args.root", data_root / "bigearthnet_v2_v1pixels", "--method", method]
-    options += ["--data.init_args.season", "all", "--data.init_args.countries", "[Finland, Ireland, Serbia, Austria]"]
-    options += ["--data.init_args.normalise", "federated", "--data.init_args.image_size", 24]
+    options = ["--data.archive.root", data_root / "bigearthnet_v2_v1pixels", "--method", method]
+    options += ["--data.archive.season", "all", "--data.archive.countries", "[Finland, Ireland, Serbia, Austria]"]
+    options += ["--data.normalise", "federated", "--data.image_size", 24]
     packed = run(config, tmp_path / "pack", *options).result()
     assert packed["headline"]["metric"] == "micro_map_pooled"
     assert packed["setup_bytes"] == {"up": 4 * 8 * 21, "down": 4 * 8 * 20}
@@ -111,10 +110,7 @@ schedule: {{num_rounds: 1, local_epochs: 1, batch_size: 4}}
         "Serbia": 2,
         "Austria": 2,
     }
-    assert (
-        run(config, tmp_path / "files", *options, "--data.init_args.storage", "files").result()["digest"]
-        == packed["digest"]
-    )
+    assert run(config, tmp_path / "files", *options, "--data.storage", "files").result()["digest"] == packed["digest"]
 
 
 def test_bigearthnet_summer(data_root, tmp_path):
@@ -124,9 +120,9 @@ task: {{class_path: MultilabelTask, init_args: {{backbone: resnet18, width: 4}}}
 schedule: {{num_rounds: 1, local_epochs: 1, batch_size: 4}}
 """
     options = [
-        "--data.init_args.root",
+        "--data.archive.root",
         data_root / "bigearthnet_v2",
-        "--data.init_args.countries",
+        "--data.archive.countries",
         "[Austria]",
         "--method",
         "FedMAD",

@@ -12,8 +12,8 @@ from fedrs_lightning.cli.options import writing
 if TYPE_CHECKING:
     from fedrs_lightning.data.check.report import Report
 
-DESCRIPTION = """Find the faults of data folders, each with its file and remedy; and where clients are given, those of split and
-partition, with the classes that each client gets. The exit code is 2 where there are errors."""
+DESCRIPTION = """Find the faults of data folders, each with its file and remedy; and where clients are given, those of
+split and partition, with the classes that each client gets. The exit code is 2 where there are errors."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -19,8 +19,8 @@ from fedrs_lightning.errors import ConfigError, FedrsError
 if TYPE_CHECKING:
     from fedrs_lightning.data import FederatedDataset
 
-EPILOG = """ARCHIVE --root DIR is short for --data.archive ARCHIVE --data.archive.root DIR, and so are its other options; it is
-one of {archives},
+EPILOG = """ARCHIVE --root DIR is short for --data.archive ARCHIVE --data.archive.root DIR, as are its other options;
+it is one of {archives},
 or the import path of a class of yours. Options of the data set override a config as for fedrs fit, for example
   --data.root DIR   --data.partition Dirichlet   --data.partition.num_clients 10   --data.partition.alpha 0.1"""
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from fedrs_lightning.data import FederatedDataset, Federation
     from fedrs_lightning.data.clients.inspection import Inspection
 
-DESCRIPTION = """Show what every client of a federation holds: samples, classes, label sets, bands, days. The data are packed first,
-as fedrs fit does."""
+DESCRIPTION = """Show what every client of a federation holds: samples, classes, label sets, bands, days. The data are
+packed first, as fedrs fit does."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,14 +48,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _inspect(dataset: FederatedDataset, seed: int, options: argparse.Namespace) -> int:
     from fedrs_lightning.cli.inspect_tables import show
-    from fedrs_lightning.data import IID
     from fedrs_lightning.data.clients.inspection import inspect_data
     from fedrs_lightning.files import write_json
 
-    dataset.prepare()
-    if dataset.lacks_partition:
+    if dataset.give_to_one_client():
         print("no partition is given, so all training samples are those of one client; see --data.partition\n")
-        dataset.domains[0].partition = IID(1)
+    dataset.prepare()
     federation = dataset.federation(seed)
     found = inspect_data(dataset, federation, seed, options.sample, options.examples)
     show(found.facts)

@@ -32,6 +32,7 @@ def main(argv: Sequence[str]) -> int:
     from fedrs_lightning.data.packs.folders import packing
 
     with packing(options.jobs, options.verify) as orders:
+        dataset.give_to_one_client()  # who gets what does not matter here
         dataset.prepare()
     if not orders.packs:
         print("nothing to pack: with storage: files, images are read from their files")

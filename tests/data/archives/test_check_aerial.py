@@ -1,4 +1,4 @@
-"""Every fault of Potsdam, Vaihingen and LoveDA folders: found, named with its file and a remedy, and an exit code of 2."""
+"""Every fault of Potsdam, Vaihingen and LoveDA folders: found, and named with its file and a remedy."""
 
 import json
 import re

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data import ByAttribute, EuroSAT, FederatedDataset
+from fedrs_lightning.data import IID, ByAttribute, EuroSAT, FederatedDataset
 from fedrs_lightning.data.synth import defects
 from fedrs_lightning.errors import DataError
 
@@ -36,7 +36,7 @@ def test_faults_are_found_and_refused(copied, name):
         assert re.search(FAULTS[name], message)
         assert report.failed
     with pytest.raises(DataError, match=FAULTS[name]):
-        FederatedDataset(archive).prepare()
+        FederatedDataset(archive, IID(2)).prepare()
 
 
 def test_a_fault_ends_the_command_with_code_2(copied, capsys):
@@ -125,7 +125,7 @@ def test_geotiffs(tmp_path):
         assert re.search(r"Highway_2\.tif: has 13 bands of uint16, 48 x 48 pixels", messages[0])
         assert re.search(r"PermanentCrop_2\.tif: (is truncated|cannot be read)", messages[1])
     with pytest.raises(DataError, match=r"Highway_2\.tif"):
-        FederatedDataset(EuroSAT(str(tmp_path / "ms"), bands="all")).prepare()
+        FederatedDataset(EuroSAT(str(tmp_path / "ms"), bands="all"), IID(2)).prepare()
 
 
 def test_a_sound_sample_gets_one_note_and_a_table_of_clients(sample, tmp_path, capsys):

@@ -39,7 +39,9 @@ def rasters(tmp_path, layouts):
 
 
 def own(root):
-    archive = OwnRasters(".", CLASSES, 4, ignored=[0], test_images="test/images", test_labels="test/labels")
+    archive = OwnRasters(
+        classes=CLASSES, in_channels=4, ignored=[0], test_images="test/images", test_labels="test/labels"
+    )
     return FederatedDataset(archive, subfolders=["north", "south"], num_clients=1, root=str(root), crop_size=32)
 
 
@@ -71,7 +73,7 @@ def test_own_rasters_without_a_partner_and_in_train_and_test(rasters):
     assert re.search(r"south/train/images/t1\.tif: has no label", message)
 
     def part(test):
-        return OwnRasters(str(rasters / "north"), CLASSES, 4, ignored=[0], test_tiles=test)
+        return OwnRasters(str(rasters / "north"), classes=CLASSES, in_channels=4, ignored=[0], test_tiles=test)
 
     both = FederatedDataset(domains=[Domain("one", part(["t0"]), 1), Domain("two", part(["t1"]), 1)], crop_size=32)
     found = "\n".join(errors(both.check()))
@@ -86,7 +88,12 @@ def test_images_of_two_domains_in_train_and_test(archive_of_images):
     table.with_name("other.csv").write_text(lines.replace("water/1.png,water,train", "water/1.png,water,test"))
 
     def part(name):
-        return OwnImages(str(archive_of_images / "images"), ["field", "water"], 3, table=str(table.with_name(name)))
+        return OwnImages(
+            str(archive_of_images / "images"),
+            classes=["field", "water"],
+            in_channels=3,
+            table=str(table.with_name(name)),
+        )
 
     domains = [Domain("one", part("images.csv"), 1), Domain("two", part("other.csv"), 1)]
     (message,) = errors(FederatedDataset(domains=domains).check())
@@ -152,7 +159,7 @@ def archive_of_images(tmp_path):
 
 
 def images(root, partition=IID(1), **options):  # noqa: B008
-    return FederatedDataset(OwnImages(str(root), ["field", "water"], 3, **options), partition)
+    return FederatedDataset(OwnImages(str(root), classes=["field", "water"], in_channels=3, **options), partition)
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -232,9 +239,8 @@ def test_wrong_options(tmp_path, capsys):
     config = tmp_path / "eurosat.yaml"
     config.write_text("archive: {class_path: EuroSAT, init_args: {root: x}}\npartition: IID\n", encoding="utf-8")
     for argv, message in (
-        ([], "name an experiment file or a data-set file, such as configs/data/eurosat.yaml, or an archive and its"),
+        ([], "name an archive and its --root, or a --config: an experiment file or a data file, such as configs"),
         (["--config", config, "--root", "y"], "unknown option '--root"),
-        (["eurosat"], "root is missing (EuroSAT needs it)"),
         (["eurosta", "--root", "y"], "there is no class 'eurosta'; did you mean 'EuroSAT'?"),
         (["no_such_module.Archive", "--root", "y"], "there is no 'no_such_module.Archive' to import"),
         (["--config", config, "--data.archive.rot", "y"], "did you mean 'root'"),

@@ -112,8 +112,9 @@ def test_masks(tmp_path, layouts):
             layouts.tiff(tmp_path / domain / part / "images" / "x.tif", image)
             layouts.tiff(tmp_path / domain / part / "labels" / "x.tif", (ids + 1)[None].astype(np.uint8))
             made[domain, part] = image, ids
-    archive = OwnRasters(".", {"one": 1, "two": 2, "three": 3}, 2, None, "uint16", None, test_images="test/images",
-                         test_labels="test/labels")  # fmt: skip
+    classes = {"one": 1, "two": 2, "three": 3}
+    tests = {"test_images": "test/images", "test_labels": "test/labels"}
+    archive = OwnRasters(classes=classes, in_channels=2, pixel_type="uint16", **tests)
     dataset = FederatedDataset(archive, subfolders=["a", "b"], num_clients=1, root=str(tmp_path), crop_size=24)
     dataset.prepare()
     facts = inspect_data(dataset, dataset.federation(0), 0, sample=None).facts
@@ -313,7 +314,7 @@ def test_mistakes_get_one_line_and_code_2(more, message, sample, tmp_path, monke
     assert err.count("\n") == 1
     assert message in err
     assert main(["data", "inspect"]) == 2
-    assert "--config is missing" in capsys.readouterr().err
+    assert "name an archive and its --root, or a --config" in capsys.readouterr().err
 
 
 def test_configs(tmp_path, monkeypatch):

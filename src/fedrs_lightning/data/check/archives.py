@@ -61,8 +61,8 @@ def look_at_images(report: Report, archive: ImageArchive, listing: ImageListing,
             shape, dtype = wanted.get(name, ((), "nothing"))
             if not shape or shape[0] != len(bands) or dtype != archive.dtype:
                 raise DataError(
-                    f"{report.dataset}: decoding gives {dtype} {list(shape)} as '{name}', but its names say {len(bands)} "
-                    f"bands and its dtype {archive.dtype}; correct the class"
+                    f"{report.dataset}: decoding gives {dtype} {list(shape)} as '{name}', but its names say "
+                    f"{len(bands)} bands and its dtype {archive.dtype}; correct the class"
                 )
 
     def decode(number: int) -> Seen:

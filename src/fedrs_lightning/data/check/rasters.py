@@ -167,10 +167,11 @@ def _label_kind(raster: Rows, table: ClassTable) -> str:
     """What is wrong with the type of a label; empty where nothing is."""
     if raster.dtype != "uint8":
         return f"holds {raster.dtype} pixels; the delivered labels are uint8, replace it from the archive"
+    there = f"has {_bands(raster.bands)}, so it holds"
     if isinstance(table, Palette) and raster.bands < 3:
-        return f"has {_bands(raster.bands)}, so it holds class numbers where colours are expected; replace it by the delivered label"
+        return f"{there} class numbers where colours are expected; replace it by the delivered label"
     if isinstance(table, Values) and raster.bands != 1:
-        return f"has {_bands(raster.bands)}, so it holds colours where class numbers {_span(table)} are expected; replace it from the archive"
+        return f"{there} colours where class numbers {_span(table)} are expected; replace it from the archive"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What a check of a data folder finds, and what all checks share: threads, random parts, and samples of equal content."""
+"""What a check finds, and what all checks share: threads, random parts, and samples of equal content."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from fedrs_lightning.errors import ConfigError, FedrsError
 from fedrs_lightning.files import read_json
+from fedrs_lightning.progress import tracked
 from fedrs_lightning.seeding import stream_seed
 
 if TYPE_CHECKING:
@@ -211,12 +210,6 @@ def drawn(items: Sequence[T], number: int | None, seed: int) -> list[T]:
         return list(items)
     places = random.Random(stream_seed(seed, "check")).sample(range(len(items)), number)
     return [items[place] for place in sorted(places)]
-
-
-def tracked(items: Iterable[T], title: str, total: int) -> Iterator[T]:
-    """The items, with a progress bar on a terminal."""
-    console = Console(stderr=True)
-    yield from track(items, title, total, console=console, disable=not console.is_terminal, transient=True)
 
 
 def in_threads(look: Callable[[T], Result], items: Sequence[T]) -> Iterator[tuple[T, Result]]:

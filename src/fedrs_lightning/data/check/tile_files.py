@@ -1,4 +1,4 @@
-"""The check of tiles whose images and labels are files of their own: what belongs together, and what is wrong with it."""
+"""The check of tiles whose images and labels are files of their own."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def _interchanged(report: Report, images: Sequence[RasterFacts], labels: Sequenc
     if swapped and photos:
         report.add(
             "error",
-            f"{swapped[0].path}: holds a label and {photos[0].path} holds a photo; image and label are interchanged, swap "
-            "them",
+            f"{swapped[0].path}: holds a label and {photos[0].path} holds a photo; image and label are interchanged, "
+            "swap them",
         )
         return True
     for found in swapped:

@@ -30,7 +30,7 @@ from fedrs_lightning.data.clients.normalisation import (
     setup_bytes,
     statistics,
 )
-from fedrs_lightning.data.clients.partition import Dirichlet, Partition, Shards
+from fedrs_lightning.data.clients.partition import IID, Dirichlet, Partition, Shards
 from fedrs_lightning.data.packs.fields import Field
 from fedrs_lightning.data.packs.files import DecodedFiles
 from fedrs_lightning.data.packs.folders import cache_folder
@@ -171,9 +171,8 @@ class FederatedDataset:
             one_of("protocols", name, PROTOCOLS)
         if any(isinstance(domain.archive, TileArchive) != self.tiled for domain in self.domains):
             raise ConfigError("domains need archives of one kind, all of images with labels or all of tiles with masks")
-        unowned = [domain.name for domain in self.domains if self.tiled and domain.partition is None]
-        if unowned:
-            raise ConfigError(f"{unowned[0] or 'data'}: nothing says whose the tiles are; set num_clients or partition")
+        for domain in self.domains if self.tiled and not self.alone else ():
+            domain.refuse_unowned_tiles()
         split, crops, size = self.split, self.crops, self.rule.client_size
         if not 0 < split.train_fraction <= 1 or not 0 <= split.validation_fraction < 1:
             raise ConfigError(
@@ -386,7 +385,16 @@ class FederatedDataset:
     @property
     def lacks_partition(self) -> bool:
         """Whether nothing says whose the samples of the one archive are."""
-        return self.alone and self.domains[0].partition is None and getattr(self.listings[0], "clients", None) is None
+        if not self.alone or self.domains[0].partition is not None:
+            return False
+        return self.tiled or getattr(self.listings[0], "clients", None) is None
+
+    def give_to_one_client(self) -> bool:
+        """Give everything to one client where nothing says whose it is; tells whether that was so."""
+        lacking = self.lacks_partition
+        if lacking:
+            self.domains[0].partition = IID(1)
+        return lacking
 
     def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> list[Report]:
         """Look for faults of all archives, of the split and of the partition, see `check_dataset`."""

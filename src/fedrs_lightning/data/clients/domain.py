@@ -41,6 +41,11 @@ class Domain:
         if self.num_clients is not None:
             self.partition = Proportional(self.num_clients)
 
+    def refuse_unowned_tiles(self) -> None:
+        """Raise ConfigError where nothing says whose the tiles are: no archive of tiles does."""
+        if self.partition is None:
+            raise ConfigError(f"{self.name or 'data'}: nothing says whose the tiles are; set num_clients or partition")
+
 
 @dataclass(frozen=True)
 class SplitRule:
@@ -119,6 +124,7 @@ def samples_of(
         DataError: there is no test tile.
     """
     if isinstance(listing, TileListing):
+        domain.refuse_unowned_tiles()
         return _tiles(domain, listing, crops)
     place = f"domain {domain.name}" if domain.name else str(listing.folder)
     if listing.clients is None and domain.partition is None:

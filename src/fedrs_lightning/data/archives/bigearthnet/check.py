@@ -109,7 +109,7 @@ def _find_unlisted(report: Report, found: layout.Layout) -> None:
             elif patch not in known:
                 unlisted.append(folder / patch)
     if unlisted and found.flagged.is_file():
-        more = f" (and {len(unlisted) - 1} more)" if len(unlisted) > 1 else ""
+        more = faults.more(len(unlisted) - 1)
         remedy = "remove the folder or restore the tables from the archive"
         report.add("error", f"{unlisted[0]}: this patch{more} is in no metadata table; {remedy}")
     elif unlisted:
@@ -151,7 +151,7 @@ def _look_at_patches(report: Report, found: layout.Layout, store: PatchStore, id
     decode = partial(decoded_patch, found.images) if files else lambda name: _pixels(store.decode(name).values())
     remedy = "unpack the archive again, or training and test data overlap"
     # Patches whose first pixels are alike are decoded, which tells whether all are.
-    look_into(report, items, *((decode, None) if deep else (partial(patch_headers, found.images), decode)), remedy)
+    look_into(report, items, decode if deep else partial(patch_headers, found.images), None if deep else decode, remedy)
 
 
 def patch_headers(images: Path, patch_id: str) -> Seen:

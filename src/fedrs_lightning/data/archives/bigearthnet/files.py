@@ -71,6 +71,10 @@ IMAGES = "BigEarthNet-S2"
 METADATA = "metadata.parquet"
 FLAGGED_METADATA = "metadata_for_patches_with_snow_cloud_or_shadow.parquet"
 SYNTHETIC = "SYNTHETIC.json"
+EXPECTED = (
+    "expected BigEarthNet-S2/<product>/<patch>/<patch>_B02.tif, with product folders such as "
+    "S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP"
+)
 
 PRODUCT = r"S2[A-Z]_MSIL2A_\d{4}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])T\d{6}_N\d{4}_R\d{3}_T\d{2}[A-Z]{3}"
 PATCH = PRODUCT + r"_\d{2}_\d{2}"
@@ -145,9 +149,10 @@ def find_root(root: str | os.PathLike[str]) -> tuple[Path, str]:
     """
     top = Path(root).expanduser()
     if not top.exists():
-        raise DataError(faults.no_folder(top))
+        raise DataError(f"{top}: no such folder; set root to the BigEarthNet folder that you downloaded and unpacked")
     if not top.is_dir():
-        raise DataError(faults.still_packed(top) if _ARCHIVE.search(top.name) else faults.a_file(top))
+        packed = _ARCHIVE.search(top.name)
+        raise DataError(_still_packed(top) if packed else f"{top}: is a file; set root to the BigEarthNet folder")
     for folder in (top, top / IMAGES):
         if (folder / "data.mdb").is_file():
             return folder, "lmdb"
@@ -164,17 +169,31 @@ def root_fault(top: Path) -> str:
         if text:
             return text
     if re.fullmatch(PRODUCT, top.name):
-        return faults.wrong_level(top, top.parent, "one product folder")
+        return f"{top}: is one product folder; set root to {top.parent}"
     if re.fullmatch(PATCH, top.name):
-        return faults.wrong_level(top, top.parent.parent, "one patch folder")
+        return f"{top}: is one patch folder; set root to {top.parent.parent}"
     for folder in folders[1:]:
         if (folder / "data.mdb").is_file() or _holds(folder, PRODUCT) or _holds(folder / IMAGES, PRODUCT):
-            return faults.wrong_level(top, folder, "one level too high")
+            return f"{top}: is one level too high; set root to {folder}"
     packed = [path for folder in folders for path in _entries(folder) if _ARCHIVE.search(path.name)]
     if packed:
-        return faults.still_packed(packed[0])
+        return _still_packed(packed[0])
     names = [path.name for path in _entries(top)]
-    return faults.no_tree(top, names) if names else faults.empty_folder(top)
+    found = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return (
+        f"{top}: no BigEarthNet v2.0 tree; {EXPECTED}, found: {found}"
+        if names
+        else f"{top}: the folder is empty; {EXPECTED}"
+    )
+
+
+def _still_packed(path: Path) -> str:
+    name, folder = path.name, path.parent
+    if ".tar.gza" in name:  # split in parts: .tar.gzaa, .tar.gzab
+        command = f"cat {folder / name.split('.tar.gz')[0]}.tar.gz* | tar -xz -C {folder}"
+    else:
+        command = f"tar {'--zstd ' if name.endswith('.zst') else ''}-xf {path} -C {folder}"
+    return f"{path}: is still packed; unpack it with: {command}"
 
 
 def v1_fault(path: Path) -> str | None:
@@ -185,9 +204,16 @@ def v1_fault(path: Path) -> str | None:
     """
     for folder in (path, *_entries(path)):
         if re.fullmatch(_PATCH_V1, folder.name) and folder.is_dir():
-            return faults.version_one(folder, "a patch without product folder, its column and row not padded")
+            return _version_one(folder, "a patch without product folder, its column and row not padded")
     label = next((file for file in _entries(path) if file.name.endswith("_labels_metadata.json")), None)
-    return None if label is None else faults.version_one(label, "a JSON file of labels beside the bands")
+    return None if label is None else _version_one(label, "a JSON file of labels beside the bands")
+
+
+def _version_one(path: Path, sign: str) -> str:
+    return (
+        f"{path}: this is BigEarthNet v1.0 ({sign}); its pixels, labels and splits are others than those of v2.0 and the "
+        "two must not be mixed; download BigEarthNet v2.0 (BigEarthNet-S2.tar.zst and metadata.parquet)"
+    )
 
 
 def junk(name: str) -> bool:

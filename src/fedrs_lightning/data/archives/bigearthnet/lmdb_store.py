@@ -89,7 +89,10 @@ def _open(folder: Path) -> Any:
     try:
         import lmdb
     except ImportError:
-        raise DataError(faults.no_lmdb(folder)) from None
+        raise DataError(
+            f"{folder}: is an LMDB; reading it needs the package lmdb, which is not installed; run: pip install "
+            "'fedrs-lightning[lmdb]'"
+        ) from None
     try:
         return lmdb.open(str(folder), readonly=True, lock=False, readahead=False, max_readers=1024)
     except lmdb.Error as error:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,10 @@ def read_tables(layout: Layout, flagged: bool) -> Rows:
         DataError: a table is missing or unreadable. What is wrong inside is in `faults`.
     """
     if not layout.metadata.is_file():
-        raise DataError(faults.no_table(layout.metadata, "metadata"))
+        raise DataError(
+            f"{layout.metadata}: no such table; put metadata.parquet from the BigEarthNet v2.0 archive there, or set "
+            "metadata to where it lies"
+        )
     rows = read_table(layout.metadata)
     if flagged:
         if not layout.flagged.is_file():
@@ -113,10 +115,16 @@ def _repeated(path: Path, rows: Rows, again: np.ndarray) -> list[str]:
         moved = again[values[again] != values[again - 1]]
         if len(moved):
             first, second = (names[int(values[row])] for row in (moved[0] - 1, moved[0]))
-            texts.append(faults.in_two_places(path, rows.patch_ids[moved[0]], first, second, len(moved) - 1))
+            texts.append(
+                f"{path}: patch {rows.patch_ids[moved[0]]}{faults.more(len(moved) - 1)} is in {first} and in {second}; "
+                f"a patch may be in one split and one country only; {faults.REPLACE}"
+            )
         again = again[values[again] == values[again - 1]]
     if len(again):
-        texts.append(faults.twice(path, rows.patch_ids[again[0]], len(again) - 1))
+        texts.append(
+            f"{path}: patch {rows.patch_ids[again[0]]}{faults.more(len(again) - 1)} has two rows; a patch may be in "
+            f"one table only, and once; {faults.REPLACE}"
+        )
     return texts
 
 
@@ -131,12 +139,17 @@ def read_table(path: Path) -> Rows:
         import pyarrow as pa
         from pyarrow import compute, parquet
     except ImportError:
-        raise DataError(faults.no_pyarrow()) from None
+        raise DataError(
+            "reading metadata.parquet needs the package pyarrow, which is not installed; run: pip install pyarrow"
+        ) from None
     try:
         present = parquet.read_schema(path).names
         lacking = [name for name in COLUMNS if name not in present]
         if lacking:
-            raise DataError(faults.lacking_columns(path, lacking, present))
+            columns = (", ".join(present[:9]) + (", ..." if len(present) > 9 else "")) or "none"
+            raise DataError(
+                f"{path}: has no column {', '.join(lacking)} (columns: {columns}); use the table of BigEarthNet v2.0"
+            )
         table = parquet.read_table(path, columns=list(COLUMNS))
         ids, split, country = (_array(table, name, pa.string()) for name in ("patch_id", "split", "country"))
         labels = _array(table, "labels", pa.list_(pa.string()))
@@ -146,11 +159,15 @@ def read_table(path: Path) -> Rows:
     except PermissionError:
         raise DataError(faults.no_permission(path)) from None
     except (pa.ArrowException, OSError) as error:
-        raise DataError(faults.unreadable_table(path, str(error).partition("\n")[0])) from None
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{path}: cannot be read as a Parquet table ({reason}); {faults.REPLACE}") from None
     names = ids.fill_null("").to_numpy(zero_copy_only=False)
     found = _Faults(path, names)
     valid = compute.match_substring_regex(ids, f"^{PATCH}$").fill_null(False).to_numpy(zero_copy_only=False)
-    found.add(~valid, faults.bad_patch_id)
+    found.add(
+        ~valid,
+        "'{patch}'{more} is no patch id of v2.0, such as S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP_26_57; {replace}",
+    )
     day = np.zeros(len(names), np.int32)
     day[valid] = _days(names[valid])
     splits = _codes(split, SPLITS, found, "split")
@@ -209,10 +226,12 @@ class _Faults:
         self.path, self.names, self.texts = path, names, list[str]()
         self.rows = np.zeros(len(names), bool)
 
-    def add(self, bad: np.ndarray, text: Callable[..., str]) -> None:
+    def add(self, bad: np.ndarray, text: str, **values: str) -> None:
+        """Text with `{patch}` for the first bad row, `{more}` for the number of others, `{replace}` for the remedy."""
         if bad.any():
             self.rows |= bad
-            self.texts.append(text(self.path, str(self.names[bad.argmax()]), more=int(bad.sum()) - 1))
+            patch, more = str(self.names[bad.argmax()]), faults.more(int(bad.sum()) - 1)
+            self.texts.append(f"{self.path}: " + text.format(patch=patch, more=more, replace=faults.REPLACE, **values))
 
 
 def _array(table: Any, name: str, kind: Any) -> Any:
@@ -231,18 +250,17 @@ def _codes(column: Any, known: Sequence[str], found: _Faults, name: str) -> np.n
     encoded = column.dictionary_encode()
     values = encoded.dictionary.to_pylist()
     raw = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
-    found.add(raw == len(values), lambda path, patch, more: faults.empty_cell(path, name, patch, more))
+    found.add(raw == len(values), "{name} of patch {patch}{more} is empty; {replace}", name=name)
     for number, value in enumerate(values):
         if value not in known:
-            found.add(raw == number, partial(_unknown, name, value))
+            text = "{name} '{value}' of patch {patch}{more} is not one of {known}"
+            if name == "split":
+                text = "split of patch {patch}{more} is '{value}', but must be train, validation or test"
+            if value.lower() in ("val", "valid", "dev"):
+                text += "; it is called 'validation'"
+            found.add(raw == number, text, name=name, value=value, known=", ".join(known))
     positions = [known.index(value) if value in known else -1 for value in values]
     return np.asarray([*positions, -1], np.int8)[raw]
-
-
-def _unknown(column: str, value: str, path: Path, patch: str, more: int) -> str:
-    if column == "split":
-        return faults.unknown_split(path, patch, value, more)
-    return faults.unknown_country(path, patch, value, COUNTRIES, more)
 
 
 def _multi_hot(labels: Any, found: _Faults) -> np.ndarray:
@@ -261,6 +279,9 @@ def _multi_hot(labels: Any, found: _Faults) -> np.ndarray:
         elif len(where):
             bad = np.zeros(len(labels), bool)
             bad[where] = True
-            found.add(bad, lambda path, patch, more, value=value: faults.unknown_label(path, patch, value, more))
-    found.add(~hot.any(axis=1) & ~found.rows, faults.no_label)
+            text = (
+                "label '{value}' of patch {patch}{more} is not one of the 19 BigEarthNet classes; use the table of v2.0"
+            )
+            found.add(bad, text, value=value)
+    found.add(~hot.any(axis=1) & ~found.rows, "patch {patch}{more} has no label; {replace}")
     return hot

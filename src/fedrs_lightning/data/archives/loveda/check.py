@@ -52,6 +52,6 @@ def _judge_values(report: Report, examined: Examined) -> None:
     if len(counted) >= MANY and last == 0 and nothing > 0:
         report.add(
             "warning",
-            f"{counted[0][0]}: this and the other {len(counted) - 1} masks hold 0 to 6 and never 7; if they were shifted "
-            "by one, set mask_values: shifted, or replace them from the archive",
+            f"{counted[0][0]}: this and the other {len(counted) - 1} masks hold 0 to 6 and never 7; if they were "
+            "shifted by one, set mask_values: shifted, or replace them from the archive",
         )
