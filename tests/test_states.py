@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fedrs_lightning import states
 from fedrs_lightning.states import PackedState, digest, dot, entries, first_not_finite, ordered_sum, pack, weighted_sum
+from fedrs_lightning.types import Client, Upload
 
 
 def some_state(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -93,7 +94,7 @@ def test_packed_states_read_back_whole_and_in_pieces(spooled, tmp_path):
     weights = torch.tensor([0.3, 0.7], dtype=torch.float64)
     for key in ("model/a", "model/count", "x/channels_last"):
         assert torch.equal(
-            weighted_sum(entries([packed, other], key), weights),
+            weighted_sum(entries([Upload(Client(0, 1), packed), Upload(Client(1, 1), other)], key), weights),
             weighted_sum([state[key], some_state(1)[key]], weights),
         )
     packed.close()

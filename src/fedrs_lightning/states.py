@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedrs_lightning.types import State
+from fedrs_lightning.types import State, Upload
 
 CHUNK = 262_144
 """Elements of a float64 accumulator (2 MiB): accumulator and operand stay in cache while every upload passes by."""
@@ -168,8 +168,10 @@ def flatten(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat(pieces) if pieces else torch.empty(0)
 
 
-def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> Tensor:
-    """Sum `weights[k] * tensors[k]` in the given order and in float64; return the tensors' own dtype.
+def weighted_sum(
+    tensors: Sequence[Tensor | SpooledTensor], weights: Tensor, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Sum `weights[k] * tensors[k]` in the given order and in float64.
 
     Fixed order and wide accumulator: the same result on any number of ranks. Product and sum are rounded one after the
     other, as in a plain loop: sums of float32 numbers with rational weights often lie half-way between two float32
@@ -180,12 +182,13 @@ def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> 
     Args:
         tensors: K tensors of one shape and dtype.
         weights: float64 [K].
+        dtype: of the result; that of the tensors where none is given.
     """
     first = tensors[0]
-    result = torch.empty(torch.Size(first.shape), dtype=first.dtype)
+    result = torch.empty(torch.Size(first.shape), dtype=dtype or first.dtype)
     flat = result.view(-1)
     if not first.dtype.is_floating_point:
-        flat.copy_(torch.stack([_slice(tensor, 0, tensor.numel()) for tensor in tensors]).amax(0))
+        flat.copy_(torch.stack([piece(tensor, 0, tensor.numel()) for tensor in tensors]).amax(0))
         return result
     factors = weights.tolist()
     size = min(CHUNK, max(1, flat.numel()))
@@ -193,9 +196,9 @@ def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> 
     for start in range(0, flat.numel(), size):
         stop = min(start + size, flat.numel())
         accumulator, operand = total[: stop - start], term[: stop - start]
-        accumulator.copy_(_slice(first, start, stop)).mul_(factors[0])
+        accumulator.copy_(piece(first, start, stop)).mul_(factors[0])
         for tensor, factor in zip(tensors[1:], factors[1:], strict=True):
-            accumulator.add_(operand.copy_(_slice(tensor, start, stop)).mul_(factor))
+            accumulator.add_(operand.copy_(piece(tensor, start, stop)).mul_(factor))
         flat[start:stop].copy_(accumulator)
     return result
 
@@ -214,13 +217,16 @@ def dot(first: Tensor, second: Tensor) -> Tensor:
     return ordered_sum(first * second, -1)
 
 
-def _slice(tensor: Tensor | SpooledTensor, start: int, stop: int) -> Tensor:
+def piece(tensor: Tensor | SpooledTensor, start: int, stop: int) -> Tensor:
+    """Elements [start, stop) of the flattened tensor; of a spooled one no more than these is read."""
     return tensor.read(start, stop) if isinstance(tensor, SpooledTensor) else tensor.detach().reshape(-1)[start:stop]
 
 
-def entries(states: Sequence[Mapping[str, Tensor]], key: str) -> list[Tensor | SpooledTensor]:
-    """`key` of every state, on disk where the state is spooled."""
-    return [state.entry(key) if isinstance(state, PackedState) else state[key] for state in states]
+def entries(uploads: Sequence[Upload], key: str) -> list[Tensor | SpooledTensor]:
+    """Entry `key` of every upload, left on disk where the upload is spooled."""
+    return [
+        upload.state.entry(key) if isinstance(upload.state, PackedState) else upload.state[key] for upload in uploads
+    ]
 
 
 def first_not_finite(state: Mapping[str, Tensor]) -> str | None:

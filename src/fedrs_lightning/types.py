@@ -57,12 +57,15 @@ class Upload:
         state: shared `model/*` keys and the method's own entries; on the server it may be read from disk on demand.
         num_steps: optimiser steps taken this round.
         log: plain numbers for the client log (mean loss terms, aggregation weight, scores). Not part of the state.
+        parameters: the keys of `state` that are trainable parameters, in the order of the network. The other
+            `model/*` keys are buffers and frozen parameters.
     """
 
     client: Client
     state: Mapping[str, Tensor]
     num_steps: int = 0
     log: dict[str, float] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass

@@ -16,6 +16,8 @@ from .test_golden import Network, cases
 class Pixels(Network):
     """A segmentation task around a network that answers with given outputs."""
 
+    label_kind = "pixel_classes"
+
     def __init__(self, num_classes, channels, outputs=()):
         super().__init__(nn.Module())
         self.model.embedding_channels, self.num_classes, self.ignore_index, self.outputs = (

@@ -122,9 +122,9 @@ class RandomImages:
     def __init__(self, task: Task, num_samples: int, num_classes: int, in_channels: int, side: int) -> None:
         generator = torch_stream("cost")
         self.image = torch.rand(num_samples, in_channels, side, side, generator=generator)
-        masks = hasattr(task, "ignore_index")
+        masks = task.label_kind == "pixel_classes"
         self.key, shape = ("mask", (num_samples, side, side)) if masks else ("label", (num_samples,))
-        if task.several_labels:
+        if task.label_kind == "several_classes":
             self.labels = torch.randint(0, 2, (num_samples, num_classes), generator=generator).float()
         else:
             self.labels = torch.randint(0, num_classes, shape, generator=generator)

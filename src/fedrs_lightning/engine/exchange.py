@@ -100,6 +100,7 @@ class _Header:
     content: int
     num_steps: int
     log: dict[str, float]
+    parameters: tuple[str, ...]
     keeps_memory: bool
 
 
@@ -237,7 +238,7 @@ class Exchange:
             if stays
             else self.buffers.spool(header.layout, data, f"received-{client.id}")
         )
-        return Upload(client, state, header.num_steps, header.log)
+        return Upload(client, state, header.num_steps, header.log, header.parameters)
 
 
 def _header(upload: Upload, rank: int, keeps_memory: bool) -> _Header:
@@ -250,6 +251,7 @@ def _header(upload: Upload, rank: int, keeps_memory: bool) -> _Header:
         nbytes(upload.state),
         upload.num_steps,
         upload.log,
+        upload.parameters,
         keeps_memory,
     )
 

@@ -16,6 +16,7 @@ from fedrs_lightning.engine.exchange import UploadBuffers
 from fedrs_lightning.engine.memory import ClientMemory
 from fedrs_lightning.errors import TrainingError
 from fedrs_lightning.methods.base import FedAvg
+from fedrs_lightning.nn.trainable import trainable
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.states import first_not_finite, nbytes, select
 from fedrs_lightning.tasks.base import Task
@@ -88,15 +89,11 @@ class LocalTraining:
         on_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.fabric, self.method, self.composer, self.loader = fabric, method, composer, loader
-        self.memory, self.buffers, self.seed, self.local_epochs, self.on_step = (
-            memory,
-            buffers,
-            seed,
-            local_epochs,
-            on_step,
-        )
+        self.memory, self.buffers, self.on_step = memory, buffers, on_step
+        self.seed, self.local_epochs = seed, local_epochs
         self.task = composer.task
         self.sent = method.sent_keys(self.task)
+        self.parameters = tuple(key for key in trainable(self.task) if key in self.sent)
 
     def visit(self, client: Client, round: int, server: State) -> Visit:
         """Train `client` for one round.
@@ -136,7 +133,7 @@ class LocalTraining:
             )
         state = self.buffers.put(select(self.composer.live, self.sent) | extra, f"client-{client.id}")
         saved = self.memory.save(client.id, round, keep)
-        upload = Upload(client, state, local.num_steps, log)
+        upload = Upload(client, state, local.num_steps, log, self.parameters)
         return Visit(upload, saved, nbytes(received), time.perf_counter() - start)
 
     def _local(self, client: Client, round: int, received: State, memory: State) -> Local:

@@ -5,7 +5,7 @@ class-heterogeneous federated learning for semantic segmentation"; docs/methods.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,12 @@ from torch.func import functional_call
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting
-from fedrs_lightning.methods.fedbn import require_choice
+from fedrs_lightning.methods.requirements import (
+    require_at_least_one,
+    require_choice,
+    require_not_negative,
+    require_positive,
+)
 from fedrs_lightning.nn.prototypes import rank_in_class, resize_labels, unit
 from fedrs_lightning.nn.surgery import MODEL, like, network_of
 from fedrs_lightning.seeding import torch_stream
@@ -86,26 +91,16 @@ class FedSeg(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
-        if not 0 <= weight < float("inf"):
-            raise ConfigError(f"weight: {weight} is not a number of at least 0; 0 switches the contrasts off")
-        if not 0 < temperature < float("inf"):
-            raise ConfigError(f"temperature: {temperature} is not a positive number")
+        require_not_negative("0 switches the contrasts off", weight=weight)
+        require_positive(temperature=temperature)
         if not 0 < threshold <= 1:
             raise ConfigError(f"threshold: {threshold} is not in (0, 1]")
-        require_choice("present_set", present_set, get_args(PresentSet))
-        for name, value in (
-            ("max_anchors", max_anchors),
-            ("embedding_dim", embedding_dim),
-            ("contrast_from_round", contrast_from_round),
-        ):
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: {value} is below 1")
-        self.weight, self.temperature, self.background_index, self.present_set = (
-            weight,
-            temperature,
-            background_index,
-            present_set,
+        require_choice("present_set", present_set, PresentSet)
+        require_at_least_one(
+            max_anchors=max_anchors, embedding_dim=embedding_dim, contrast_from_round=contrast_from_round
         )
+        self.weight, self.temperature = weight, temperature
+        self.background_index, self.present_set = background_index, present_set
         self.max_anchors, self.threshold, self.embedding_dim = max_anchors, threshold, embedding_dim
         self.contrast_from_round = contrast_from_round
 
@@ -139,7 +134,7 @@ class FedSeg(FedAvg):
         """
         network = network_of(task)
         channels = getattr(network, "embedding_channels", None)
-        if channels is None or not hasattr(task, "ignore_index"):
+        if channels is None or task.label_kind != "pixel_classes":
             raise ConfigError(
                 f"FedSeg is defined for segmentation only; {type(task).__name__} is none. Choose another method"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,12 @@ from torch.func import functional_call
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting
-from fedrs_lightning.methods.fedbn import require_choice
+from fedrs_lightning.methods.requirements import (
+    require_at_least_one,
+    require_choice,
+    require_not_negative,
+    require_positive,
+)
 from fedrs_lightning.nn.projection import in_at_least_float32, insert_projection, last_linear
 from fedrs_lightning.nn.surgery import MODEL, network_of
 from fedrs_lightning.types import Batch, Local, Output, State
@@ -70,14 +75,10 @@ class MOON(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
-        if not 0 <= mu < float("inf"):
-            raise ConfigError(f"mu: {mu} is not a number of at least 0; 0 switches the contrast off")
-        if not 0 < temperature < float("inf"):
-            raise ConfigError(f"temperature: {temperature} is not a positive number")
-        for name, value in (("out_dim", out_dim), ("buffer", buffer)):
-            if value < 1:
-                raise ConfigError(f"{name}: {value} is below 1")
-        require_choice("first_round", first_round, get_args(FirstRound))
+        require_not_negative("0 switches the contrast off", mu=mu)
+        require_positive(temperature=temperature)
+        require_at_least_one(out_dim=out_dim, buffer=buffer)
+        require_choice("first_round", first_round, FirstRound)
         self.mu, self.temperature, self.projection, self.out_dim = mu, temperature, projection, out_dim
         self.buffer, self.first_round = buffer, first_round
 
