@@ -79,9 +79,7 @@ class PackedState(Mapping[str, Tensor]):
     @property
     def bytes(self) -> Tensor:
         """The run of bytes, uint8; read from the file where the state is spooled."""
-        return (
-            self.bytes_into(torch.empty(self.size, dtype=torch.uint8)) if self._descriptor is not None else self._data
-        )  # type: ignore[return-value]
+        return self.bytes_into(torch.empty(self.size, dtype=torch.uint8))
 
     def bytes_into(self, out: Tensor) -> Tensor:
         """The run of bytes: as it lies in memory, or read from the file into `out`."""

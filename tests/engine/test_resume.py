@@ -175,14 +175,14 @@ def test_a_warning_from_the_scheduler_stops_all_ranks_at_the_end_of_the_round(tm
         from fedrs_lightning.engine.preemption import Preemption
 
         engine.preemption = Preemption()
-        train = engine.local.visit
+        train = engine.local.train
 
-        def visit(client, round, server):
+        def watched(client, round, server):
             if engine.rank == 1 and round == 2:
                 os.kill(os.getpid(), signal.SIGUSR1)
             return train(client, round, server)
 
-        engine.local.visit = visit
+        engine.local.train = watched
 
     before = signal.getsignal(signal.SIGUSR1)
     try:

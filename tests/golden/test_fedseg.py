@@ -1,4 +1,4 @@
-"""Golden numbers of FedSeg through its hooks and public functions. What the cases call ignore index is the background."""
+"""Golden numbers of FedSeg through its hooks and functions. What the cases call ignore index is the background."""
 
 import contextlib
 

@@ -32,7 +32,7 @@ class FedAvg:
     `on_local_end`, `upload`. *Server*: `aggregate` (which calls `weights`).
 
     A method keeps no state in itself: what the server remembers lies in the server state, what a client remembers in
-    `local.memory`. That is why runs resume, and why a client may visit any rank.
+    `local.memory`. That is why runs resume, and why a client may train on any rank.
 
     Args:
         weighting: `samples` weights a participant by its number of training samples, `uniform` equally.
@@ -85,7 +85,7 @@ class FedAvg:
     # Client
 
     def on_local_start(self, local: Local) -> None:
-        """Before the first step of a visit."""
+        """Before the first step of local training."""
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
         """Named terms of the local objective; their sum is minimised and each is logged."""
@@ -96,11 +96,9 @@ class FedAvg:
         local.optimizer.zero_grad(set_to_none=True)
         with local.fabric.autocast():
             terms = self.loss(local, batch, local.task(batch["image"]))
-            total = (
-                torch.stack([term.float() for term in terms.values()]).sum()
-                if len(terms) > 1
-                else next(iter(terms.values()))
-            )
+            total = next(iter(terms.values()))
+            if len(terms) > 1:
+                total = torch.stack([term.float() for term in terms.values()]).sum()
         local.fabric.backward(total)
         with torch.no_grad():
             self.before_step(local)
@@ -113,7 +111,7 @@ class FedAvg:
         """
 
     def on_local_end(self, local: Local) -> None:
-        """After the last step of a visit; what is put into `local.memory` is kept."""
+        """After the last step of local training; what is put into `local.memory` is kept."""
 
     def upload(self, local: Local) -> State:
         """Entries that go up beside the shared `model/*` keys."""

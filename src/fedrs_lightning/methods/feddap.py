@@ -73,7 +73,7 @@ class FedDAP(FedAvg):
 
     Modulators and gate stay on the client. Every `sync_every` rounds the server clusters the clients by their smoothed
     descriptors and averages the modulators within each cluster and the gate over all; a client gets them at its next
-    visit, also one that was absent, which takes those of the cluster nearest to its last descriptor. A client without a
+    round, also one that was absent, which takes those of the cluster nearest to its last descriptor. A client without a
     descriptor takes the gate alone. Predictions use neither: there is one global model. Beside parameters, a client
     sends sums and counts of its pixels' embeddings and one descriptor, which depend on its data; no formal privacy is
     claimed.
@@ -251,7 +251,7 @@ class FedDAP(FedAvg):
     # Server to client
 
     def download(self, server: State, client_id: int) -> State:
-        """The shared model and the anchors; at the first visit after a synchronisation also the gate and the modulators
+        """The shared model and the anchors; in the first round after a synchronisation also the gate and the modulators
         of the client's cluster, under their `model/*` keys.
         """
         received = super().download(server, client_id) | select(server, (ANCHORS, VALID))
@@ -305,7 +305,7 @@ class FedDAP(FedAvg):
         }
 
     def on_local_end(self, local: Local) -> None:
-        """Sum the pixels' embeddings by class, and log what gate and prototypes did: means over the visit's steps."""
+        """Sum the pixels' embeddings by class, and log what gate and prototypes did: means over the steps."""
         if self.anchor_source == "after_training":
 
             def count(output: Output, batch: Batch) -> None:
@@ -335,14 +335,14 @@ class FedDAP(FedAvg):
         return state
 
     @torch.no_grad()
-    def _pass(self, local: Local, visit: Callable[[Output, Batch], None]) -> None:
+    def _pass(self, local: Local, use: Callable[[Output, Batch], None]) -> None:
         """Show the client's own data, not augmented, to the network in evaluation mode, which leaves batch norm as it
         is.
         """
         local.task.eval()
         for batch in local.batches(False):
             with local.fabric.autocast():
-                visit(local.task(batch["image"]), batch)
+                use(local.task(batch["image"]), batch)
         local.task.train()
 
     def _describe(self, local: Local, descriptor: Tensor) -> None:
@@ -390,7 +390,7 @@ class FedDAP(FedAvg):
 
     def _synchronise(self, state: State, rows: Tensor, uploads: Sequence[Upload]) -> State:
         """Cluster the participants and average their modulators by cluster, their gates over all. Everybody gets the
-        result at the next visit; a client that was absent belongs to the cluster whose centre is nearest to its last
+        result in its next round; a client that was absent belongs to the cluster whose centre is nearest to its last
         descriptor.
         """
         descriptors = state[DESCRIPTORS].double()

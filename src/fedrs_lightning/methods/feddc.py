@@ -39,8 +39,8 @@ class FedDC(FedAvg):
     over its trainable tensors; `before_step` adds the gradients of both terms, alpha_k (theta - (w - h_k)) and
     c / q_k - c_k, and then clips all. After M steps of learning rate eta, with Delta = theta_k - w,
 
-        h_k <- h_k + Delta,    c_k' = c_k - c / q_k - Delta / (M eta),    c <- c + 1/K sum over participants of q_k
-        (c_k' - c_k)
+        h_k <- h_k + Delta,    c_k' = c_k - c / q_k - Delta / (M eta)
+        c   <- c + 1/K sum over participants of q_k (c_k' - c_k)
 
     and the server takes
 
@@ -56,7 +56,7 @@ class FedDC(FedAvg):
 
     Delta / (M eta) is a mean gradient for plain SGD only; with Adam it is hundreds of times larger, and the linear term
     then rules the loss. The formula is kept, with a warning; `state_scale: none` drops the term. Weight decay of the
-    optimiser acts outside L_k. Both terms are logged at the end of a visit, as `feddc/penalty` and `feddc/correction`.
+    optimiser acts outside L_k. Both terms are logged after local training, as `feddc/penalty` and `feddc/correction`.
 
     Args:
         alpha: weight of the penalty, at least 0 (released scripts: 0.01 on CIFAR, 0.1 on MNIST).
@@ -107,9 +107,8 @@ class FedDC(FedAvg):
         if self.state_scale == "step_count" and not isinstance(local.optimizer, torch.optim.SGD):
             warnings.warn(
                 f"FedDC's state is a mean gradient for SGD only; with {type(local.optimizer).__name__} its linear "
-                "term can "
-                "outweigh the loss. Set optimizer: torch.optim.SGD without momentum, or method.init_args.state_scale: "
-                "none",
+                "term can outweigh the loss. Set optimizer: torch.optim.SGD without momentum, or "
+                "method.init_args.state_scale: none",
                 stacklevel=2,
             )
         parameters = trainable(local.task)
@@ -126,7 +125,7 @@ class FedDC(FedAvg):
     def before_step(self, local: Local) -> None:
         """gradient <- gradient + alpha_k (theta - (w - h_k)) + c / q_k - c_k, then clip.
 
-        All but alpha_k theta is constant over the visit: (c / q_k - c_k) - alpha_k (w - h_k).
+        All but alpha_k theta is constant in local training: (c / q_k - c_k) - alpha_k (w - h_k).
         """
         alpha = self.alpha / float(local.received[SIZE])
         for theta, constant in local.scratch["feddc/terms"]:
@@ -194,7 +193,7 @@ class FedDC(FedAvg):
 
 
 def _of_client(local: Local, name: str, parameters: dict[str, nn.Parameter]) -> list[Tensor]:
-    """This client's h_k or c_k; zero before its first visit."""
+    """This client's h_k or c_k; zero before its first round."""
     return [
         local.memory[name + key] if name + key in local.memory else torch.zeros_like(p.detach())
         for key, p in parameters.items()

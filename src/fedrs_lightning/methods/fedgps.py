@@ -54,7 +54,7 @@ class FedGPS(FedAvg):
     per class the mean of all participants' surrogate embeddings in the round before, weighted by their counts. A class
     without one adds 0.
 
-    *Look-ahead.* u is the last aggregated update. A client that has been visited before takes g = u, or, when it took
+    *Look-ahead.* u is the last aggregated update. A client that has taken part before takes g = u, or, when it took
     part in the last round with share s and own update u_k, the part that is not its own: g = (u - s u_k) / (1 - s).
     Every gradient is taken at theta + rho g / (sum over tensors of |g^t|), and used at theta, clipped. Without a
     direction (alone in the last round, or g = 0) it is taken at theta.
@@ -148,8 +148,7 @@ class FedGPS(FedAvg):
         if task.label_kind == "several_classes" and self.evaluate == "all":
             raise ConfigError(
                 f"FedGPS: evaluate: all takes the one best of 2C outputs, and {type(task).__name__} has several "
-                "labels a sample; "
-                "set method.init_args.evaluate: first"
+                "labels a sample; set method.init_args.evaluate: first"
             )
 
     def adapt(self, task: Task) -> None:
@@ -163,8 +162,7 @@ class FedGPS(FedAvg):
         if found is None:
             raise ConfigError(
                 f"FedGPS needs images with labels of their own and a linear last layer, which {type(task).__name__} "
-                "does not have; "
-                "its surrogate classes are not defined for pixels"
+                "does not have; its surrogate classes are not defined for pixels"
             )
         if self.surrogate is None:
             return
@@ -238,7 +236,7 @@ class FedGPS(FedAvg):
 
     def before_step(self, local: Local) -> None:
         """Back to theta, bit for bit, with the gradient that was taken ahead of it, clipped."""
-        parameters = list(trainable(local.task).values())
+        parameters: list[Tensor] = list(trainable(local.task).values())
         if local.scratch["fedgps/direction"] is not None:
             torch._foreach_copy_(parameters, local.scratch["fedgps/here"])
         if self.clip is not None:

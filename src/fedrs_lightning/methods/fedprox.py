@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 class FedProx(FedAvg):
     """Federated averaging of clients that are held near the model they received.
 
-    With w the received model, fixed during the visit, a client minimises
+    With w the received model, fixed during local training, a client minimises
 
         L_k = task loss + mu / 2 * sum over trainable tensors t of |theta^t - w^t|^2
 
     Biases and batch-norm scales count, buffers do not. The penalty is not put through the backward pass: `before_step`
     adds its gradient, mu (theta - w), which is the same. So it passes through the moments of
     Adam, as in the released PyTorch code (QinbinLi/MOON); the TensorFlow original adds it inside a plain SGD step,
-    where both agree. Its value is computed once a visit, after the last step, and logged as `fedprox/penalty`.
+    where both agree. Its value is computed once, after the last step, and logged as `fedprox/penalty`.
 
     Args:
         mu: weight of the penalty, at least 0; 0 is FedAvg. The authors find no value that works everywhere and try
@@ -47,6 +47,6 @@ class FedProx(FedAvg):
                 theta.grad.add_(theta - w, alpha=self.mu)
 
     def on_local_end(self, local: Local) -> None:
-        """Log the penalty at the end of the visit."""
+        """Log the penalty at the end of local training."""
         theta, w = zip(*local.scratch["fedprox"], strict=True)
         local.log["fedprox/penalty"] = float(0.5 * self.mu * squared_distance(theta, w))

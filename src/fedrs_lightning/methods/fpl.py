@@ -44,9 +44,9 @@ class FPL(FedAvg):
     mean, so that a domain with many clients counts no more than one with few. With f the embedding (length D) and y the
     class of a sample:
 
-        L_CP = -log( sum over p of class y of exp(cos(f, p) / temperature) / sum over all p of exp(cos(f, p) /
-        temperature) ) L_UP = 1 / D |f - U_y|^2 L = CE + 1 / B * sum over samples with prototypes of (contrastive_weight
-        L_CP + unbiased_weight L_UP)
+        L_CP = -log(sum over p of class y of e^(cos(f, p) / temperature) / sum over all p of the same)
+        L_UP = 1 / D |f - U_y|^2
+        L    = CE + 1 / B * sum over samples with prototypes of (contrastive_weight L_CP + unbiased_weight L_UP)
 
     FINCH takes the coarsest partition that has more than one cluster, or the first if that has one already: two
     prototypes are one cluster, a single one is its own. Classes that nobody has have no entry, and their samples add 0.
@@ -135,7 +135,7 @@ class FPL(FedAvg):
         local.scratch[UNBIASED] = of_class @ prototypes / count.clamp(min=1)[:, None]
         local.scratch[VALID] = count > 0
         local.scratch[MEANS] = ClassMeans(classes, local.client.num_samples)
-        # a stream of its own: draws from the visit's would move the network's own random layers
+        # a stream of its own: draws from the current one would move the network's own random layers
         local.scratch[DRAWS] = torch_stream("fpl", "pixels", torch.initial_seed())
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:

@@ -37,16 +37,16 @@ class MOON(FedAvg):
 
     The classifier reads a projection head (two linear layers with a ReLU between), which is a part of the model and
     travels. With z the projection of a batch's images in the model under training, z_glob in the received model w and
-    z_r in the client's models after its last visits, the newest first,
+    z_r in the client's models after its last rounds, the newest first,
 
         L_k = task loss + mu * mean over the batch of l
         l   = -log( exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + sum over r of exp(cos(z, z_r) / tau)) )
 
     The received and the earlier models are frozen and in evaluation mode. They cost a pass each, without gradient; the
-    model under training runs once. A client keeps its last models, also over rounds without it. At its first visit
+    model under training runs once. A client keeps its last models, also over rounds without it. In its first round
     there is none: l is then 0 (`skip`, as in the released code, whose pool is empty in its first round), or w takes the
-    place (`use_global`). Released code also files the untrained models of clients that have not been visited; here a
-    client has no earlier model before its first visit. The contrast needs no labels, so it is the same for multi-label
+    place (`use_global`). Released code also files the untrained models of clients that have not taken part; here a
+    client has no earlier model before its first round. The contrast needs no labels, so it is the same for multi-label
     tasks.
 
     On a segmentation task there is no image-level projection: with `projection: false` z is the decoder's output
