@@ -1,17 +1,19 @@
 """Algebra on flat states (`dict[str, Tensor]`): weighted sums, packing to bytes, digests.
 
-Plain functions. What leaves a client is packed once into one run of bytes, which is sent, kept in memory or spooled to
-disk as it is; `PackedState` reads single entries, or slices of them, back from either place.
+Plain functions. What leaves a client is packed once into one run of bytes, which is sent and kept in memory as it is,
+or spooled to a file; `PackedState` reads single entries, or slices of them, back from either place.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from fedrs_lightning.types import State, Upload
@@ -26,20 +28,25 @@ Entry = tuple[str, str, tuple[int, ...], int]
 
 
 class SpooledTensor:
-    """An entry of a packed state in a file, read slice by slice so that it never has to be in memory as a whole."""
+    """An entry of a spooled state, read slice by slice so that it never has to be in memory as a whole.
 
-    def __init__(self, descriptor: int, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> None:
-        self.dtype, self.shape, self._descriptor, self._offset = dtype, shape, descriptor, offset
+    Args:
+        values: slice of a safetensors file that holds the entry flattened.
+        dtype: of the entry.
+        shape: of the entry.
+    """
+
+    def __init__(self, values: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        self.dtype, self.shape, self._values = dtype, shape, values
 
     def numel(self) -> int:
         """Number of elements."""
         return int(torch.Size(self.shape).numel())
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Elements [start, stop) of the flattened tensor, as a new 1-D tensor."""
-        piece = torch.empty(stop - start, dtype=self.dtype)
-        _read(self._descriptor, piece.view(torch.uint8), self._offset + start * piece.element_size())
-        return piece
+        """Elements [start, stop) of the flattened tensor, [stop - start]."""
+        found: Tensor = self._values[start:stop] if stop > start else torch.empty(0, dtype=self.dtype)
+        return found
 
     def load(self) -> Tensor:
         """The whole tensor."""
@@ -47,11 +54,11 @@ class SpooledTensor:
 
 
 class PackedState(Mapping[str, Tensor]):
-    """A state inside one run of bytes, in memory or in a file.
+    """A state inside one run of bytes in memory, or spooled to a safetensors file.
 
     Args:
-        layout: where each entry lies.
-        data: uint8 [bytes], or the path of a file with the same content.
+        layout: where each entry lies in the run of bytes.
+        data: uint8 [bytes], or the path of a file that `spool` wrote.
     """
 
     def __init__(self, layout: Sequence[Entry], data: Tensor | Path) -> None:
@@ -60,34 +67,31 @@ class PackedState(Mapping[str, Tensor]):
             name: (getattr(torch, dtype), tuple(shape), offset) for name, dtype, shape, offset in self.layout
         }
         self._data = data
-        self._descriptor = os.open(data, os.O_RDONLY) if isinstance(data, Path) else None
+        self._file: Any = safe_open(data, "pt") if isinstance(data, Path) else None
 
     def entry(self, key: str) -> Tensor | SpooledTensor:
         """A view of the bytes in memory, or a handle on those in the file."""
         dtype, shape, offset = self._entries[key]
-        if self._descriptor is not None:
-            return SpooledTensor(self._descriptor, dtype, shape, offset)
-        assert isinstance(self._data, Tensor)
+        if not isinstance(self._data, Tensor):
+            return SpooledTensor(self._file.get_slice(key), dtype, shape)
         size = torch.Size(shape).numel() * dtype.itemsize
         return self._data[offset : offset + size].view(dtype).view(shape)
 
     @property
     def size(self) -> int:
         """Length of the run of bytes, padding included."""
-        return self._data.numel() if isinstance(self._data, Tensor) else self._data.stat().st_size
-
-    @property
-    def bytes(self) -> Tensor:
-        """The run of bytes, uint8; read from the file where the state is spooled."""
-        return self.bytes_into(torch.empty(self.size, dtype=torch.uint8))
+        return _layout((name, *self._entries[name][:2]) for name in self)[1]
 
     def bytes_into(self, out: Tensor) -> Tensor:
-        """The run of bytes: as it lies in memory, or read from the file into `out`."""
-        if self._descriptor is None:
-            assert isinstance(self._data, Tensor)
+        """The run of bytes, uint8: as it lies in memory, or read from the file into `out`."""
+        if isinstance(self._data, Tensor):
             return self._data
-        _read(self._descriptor, out, 0)
-        return out
+        return pack(self, out).bytes_into(out)
+
+    def spool(self, path: Path) -> PackedState:
+        """The same state in a new file; every entry lies there flattened, so that any part of it is a slice."""
+        save_file({key: value.reshape(-1) for key, value in self.items()}, path)
+        return PackedState(self.layout, path)
 
     def __getitem__(self, key: str) -> Tensor:
         found = self.entry(key)
@@ -101,28 +105,20 @@ class PackedState(Mapping[str, Tensor]):
 
     def close(self) -> None:
         """Release the file, if there is one."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-def _read(descriptor: int, out: Tensor, offset: int) -> None:
-    view = out.numpy().data
-    done = 0
-    while done < len(view):
-        count = os.preadv(descriptor, [view[done:]], offset + done)
-        if count == 0:
-            raise OSError("a spooled upload ended early")
-        done += count
+        self._file = None
 
 
 def layout_of(state: Mapping[str, Tensor]) -> tuple[list[Entry], int]:
     """Layout of the packed form and its length in bytes; entries keep the state's order."""
+    return _layout((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items())
+
+
+def _layout(forms: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> tuple[list[Entry], int]:
     layout: list[Entry] = []
     offset = 0
-    for name, tensor in state.items():
-        layout.append((name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), offset))
-        offset += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
+    for name, dtype, shape in forms:
+        layout.append((name, str(dtype).removeprefix("torch."), shape, offset))
+        offset += -(-torch.Size(shape).numel() * dtype.itemsize // ALIGNMENT) * ALIGNMENT
     return layout, offset
 
 

@@ -204,7 +204,7 @@ def test_old_versions_go_and_named_ones_stay(tmp_path):
     store = CheckpointStore(path / "checkpoints")
     named = {f"{client:06d}.r{round:05d}.safetensors" for kept in (3, 4) for client, round in store.index(kept).items()}
     assert {file.name for file in (path / "clients").iterdir()} == named
-    assert not list((path / "spool").rglob("*.bin"))
+    assert not list((path / "spool").rglob("*.safetensors"))
 
 
 def test_the_best_round_on_validation_data_keeps_its_checkpoint(tmp_path):
