@@ -119,18 +119,18 @@ class FedDC(FedAvg):
         shared = [local.received[STATE + key] for key in parameters]
         pull = torch._foreach_sub(torch._foreach_div(shared, size), state)  # c / q_k - c_k
         local.scratch |= {"feddc/received": received, "feddc/centre": centre, "feddc/pull": pull, "feddc/drift": drift}
-        constant = torch._foreach_sub(pull, torch._foreach_mul(centre, self.alpha / size))
-        local.scratch["feddc/terms"] = list(zip(parameters.values(), constant, strict=True))
+        alpha = self.alpha / size
+        constant = torch._foreach_sub(pull, torch._foreach_mul(centre, alpha))
+        local.scratch |= {"feddc/alpha": alpha, "feddc/terms": list(zip(parameters.values(), constant, strict=True))}
 
     def before_step(self, local: Local) -> None:
         """gradient <- gradient + alpha_k (theta - (w - h_k)) + c / q_k - c_k, then clip.
 
         All but alpha_k theta is constant in local training: (c / q_k - c_k) - alpha_k (w - h_k).
         """
-        alpha = self.alpha / float(local.received[SIZE])
         for theta, constant in local.scratch["feddc/terms"]:
             if theta.grad is not None:
-                theta.grad.add_(theta, alpha=alpha).add_(constant)
+                theta.grad.add_(theta, alpha=local.scratch["feddc/alpha"]).add_(constant)
         if self.clip is not None:
             nn.utils.clip_grad_norm_([theta for theta, _ in local.scratch["feddc/terms"]], self.clip)
 

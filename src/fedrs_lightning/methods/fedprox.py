@@ -20,9 +20,9 @@ class FedProx(FedAvg):
         L_k = task loss + mu / 2 * sum over trainable tensors t of |theta^t - w^t|^2
 
     Biases and batch-norm scales count, buffers do not. The penalty is not put through the backward pass: `before_step`
-    adds its gradient, mu (theta - w), which is the same. So it passes through the moments of
-    Adam, as in the released PyTorch code (QinbinLi/MOON); the TensorFlow original adds it inside a plain SGD step,
-    where both agree. Its value is computed once, after the last step, and logged as `fedprox/penalty`.
+    adds its gradient, mu (theta - w), which is the same. So it passes through the moments of Adam, as in the released
+    PyTorch code (QinbinLi/MOON); the TensorFlow original adds it inside a plain SGD step, where both agree. Its value
+    is computed once, after the last step, and logged as `fedprox/penalty`.
 
     Args:
         mu: weight of the penalty, at least 0; 0 is FedAvg. The authors find no value that works everywhere and try
