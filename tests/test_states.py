@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrs_lightning import states
-from fedrs_lightning.states import PackedState, digest, dot, entries, first_not_finite, ordered_sum, pack, weighted_sum
+from fedrs_lightning.states import digest, dot, entries, first_not_finite, ordered_sum, pack, piece, weighted_sum
+from fedrs_lightning.types import Client, Upload
 
 
 def some_state(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -80,9 +81,10 @@ def test_packed_states_read_back_whole_and_in_pieces(spooled, tmp_path):
     state = some_state()
     packed = pack(state)
     if spooled:
-        path = tmp_path / "upload.bin"
-        path.write_bytes(packed.bytes.numpy().tobytes())
-        packed = PackedState(packed.layout, path)
+        in_memory, packed = packed, packed.spool(tmp_path / "upload.safetensors")
+        buffer = torch.zeros(packed.size, dtype=torch.uint8)
+        assert torch.equal(packed.bytes_into(buffer), in_memory.bytes_into(buffer))
+        assert torch.equal(piece(packed.entry("x/channels_last"), 7, 60), state["x/channels_last"].reshape(-1)[7:60])
     assert list(packed) == list(state)
     for key, value in state.items():
         assert torch.equal(packed[key], value), key
@@ -93,7 +95,7 @@ def test_packed_states_read_back_whole_and_in_pieces(spooled, tmp_path):
     weights = torch.tensor([0.3, 0.7], dtype=torch.float64)
     for key in ("model/a", "model/count", "x/channels_last"):
         assert torch.equal(
-            weighted_sum(entries([packed, other], key), weights),
+            weighted_sum(entries([Upload(Client(0, 1), packed), Upload(Client(1, 1), other)], key), weights),
             weighted_sum([state[key], some_state(1)[key]], weights),
         )
     packed.close()

@@ -1,20 +1,22 @@
 """Algebra on flat states (`dict[str, Tensor]`): weighted sums, packing to bytes, digests.
 
-Plain functions. What leaves a client is packed once into one run of bytes, which is sent, kept in memory or spooled to
-disk as it is; `PackedState` reads single entries, or slices of them, back from either place.
+Plain functions. What leaves a client is packed once into one run of bytes, which is sent and kept in memory as it is,
+or spooled to a file; `PackedState` reads single entries, or slices of them, back from either place.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from fedrs_lightning.types import State
+from fedrs_lightning.types import State, Upload
 
 CHUNK = 262_144
 """Elements of a float64 accumulator (2 MiB): accumulator and operand stay in cache while every upload passes by."""
@@ -26,20 +28,25 @@ Entry = tuple[str, str, tuple[int, ...], int]
 
 
 class SpooledTensor:
-    """An entry of a packed state in a file, read slice by slice so that it never has to be in memory as a whole."""
+    """An entry of a spooled state, read slice by slice so that it never has to be in memory as a whole.
 
-    def __init__(self, descriptor: int, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> None:
-        self.dtype, self.shape, self._descriptor, self._offset = dtype, shape, descriptor, offset
+    Args:
+        values: slice of a safetensors file that holds the entry flattened.
+        dtype: of the entry.
+        shape: of the entry.
+    """
+
+    def __init__(self, values: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        self.dtype, self.shape, self._values = dtype, shape, values
 
     def numel(self) -> int:
         """Number of elements."""
         return int(torch.Size(self.shape).numel())
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Elements [start, stop) of the flattened tensor, as a new 1-D tensor."""
-        piece = torch.empty(stop - start, dtype=self.dtype)
-        _read(self._descriptor, piece.view(torch.uint8), self._offset + start * piece.element_size())
-        return piece
+        """Elements [start, stop) of the flattened tensor, [stop - start]."""
+        found: Tensor = self._values[start:stop] if stop > start else torch.empty(0, dtype=self.dtype)
+        return found
 
     def load(self) -> Tensor:
         """The whole tensor."""
@@ -47,11 +54,11 @@ class SpooledTensor:
 
 
 class PackedState(Mapping[str, Tensor]):
-    """A state inside one run of bytes, in memory or in a file.
+    """A state inside one run of bytes in memory, or spooled to a safetensors file.
 
     Args:
-        layout: where each entry lies.
-        data: uint8 [bytes], or the path of a file with the same content.
+        layout: where each entry lies in the run of bytes.
+        data: uint8 [bytes], or the path of a file that `spool` wrote.
     """
 
     def __init__(self, layout: Sequence[Entry], data: Tensor | Path) -> None:
@@ -60,36 +67,31 @@ class PackedState(Mapping[str, Tensor]):
             name: (getattr(torch, dtype), tuple(shape), offset) for name, dtype, shape, offset in self.layout
         }
         self._data = data
-        self._descriptor = os.open(data, os.O_RDONLY) if isinstance(data, Path) else None
+        self._file: Any = safe_open(data, "pt") if isinstance(data, Path) else None
 
     def entry(self, key: str) -> Tensor | SpooledTensor:
         """A view of the bytes in memory, or a handle on those in the file."""
         dtype, shape, offset = self._entries[key]
-        if self._descriptor is not None:
-            return SpooledTensor(self._descriptor, dtype, shape, offset)
-        assert isinstance(self._data, Tensor)
+        if not isinstance(self._data, Tensor):
+            return SpooledTensor(self._file.get_slice(key), dtype, shape)
         size = torch.Size(shape).numel() * dtype.itemsize
         return self._data[offset : offset + size].view(dtype).view(shape)
 
     @property
     def size(self) -> int:
         """Length of the run of bytes, padding included."""
-        return self._data.numel() if isinstance(self._data, Tensor) else self._data.stat().st_size
-
-    @property
-    def bytes(self) -> Tensor:
-        """The run of bytes, uint8; read from the file where the state is spooled."""
-        return (
-            self.bytes_into(torch.empty(self.size, dtype=torch.uint8)) if self._descriptor is not None else self._data
-        )  # type: ignore[return-value]
+        return _layout((name, *self._entries[name][:2]) for name in self)[1]
 
     def bytes_into(self, out: Tensor) -> Tensor:
-        """The run of bytes: as it lies in memory, or read from the file into `out`."""
-        if self._descriptor is None:
-            assert isinstance(self._data, Tensor)
+        """The run of bytes, uint8: as it lies in memory, or read from the file into `out`."""
+        if isinstance(self._data, Tensor):
             return self._data
-        _read(self._descriptor, out, 0)
-        return out
+        return pack(self, out).bytes_into(out)
+
+    def spool(self, path: Path) -> PackedState:
+        """The same state in a new file; every entry lies there flattened, so that any part of it is a slice."""
+        save_file({key: value.reshape(-1) for key, value in self.items()}, path)
+        return PackedState(self.layout, path)
 
     def __getitem__(self, key: str) -> Tensor:
         found = self.entry(key)
@@ -103,28 +105,20 @@ class PackedState(Mapping[str, Tensor]):
 
     def close(self) -> None:
         """Release the file, if there is one."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-def _read(descriptor: int, out: Tensor, offset: int) -> None:
-    view = out.numpy().data
-    done = 0
-    while done < len(view):
-        count = os.preadv(descriptor, [view[done:]], offset + done)
-        if count == 0:
-            raise OSError("a spooled upload ended early")
-        done += count
+        self._file = None
 
 
 def layout_of(state: Mapping[str, Tensor]) -> tuple[list[Entry], int]:
     """Layout of the packed form and its length in bytes; entries keep the state's order."""
+    return _layout((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items())
+
+
+def _layout(forms: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> tuple[list[Entry], int]:
     layout: list[Entry] = []
     offset = 0
-    for name, tensor in state.items():
-        layout.append((name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), offset))
-        offset += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
+    for name, dtype, shape in forms:
+        layout.append((name, str(dtype).removeprefix("torch."), shape, offset))
+        offset += -(-torch.Size(shape).numel() * dtype.itemsize // ALIGNMENT) * ALIGNMENT
     return layout, offset
 
 
@@ -168,8 +162,10 @@ def flatten(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat(pieces) if pieces else torch.empty(0)
 
 
-def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> Tensor:
-    """Sum `weights[k] * tensors[k]` in the given order and in float64; return the tensors' own dtype.
+def weighted_sum(
+    tensors: Sequence[Tensor | SpooledTensor], weights: Tensor, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Sum `weights[k] * tensors[k]` in the given order and in float64.
 
     Fixed order and wide accumulator: the same result on any number of ranks. Product and sum are rounded one after the
     other, as in a plain loop: sums of float32 numbers with rational weights often lie half-way between two float32
@@ -180,6 +176,7 @@ def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> 
     Args:
         tensors: K tensors of one shape and dtype.
         weights: float64 [K].
+        dtype: of the result; that of the tensors where none is given.
 
     Examples:
         >>> states = [torch.tensor([0.0, 2.0]), torch.tensor([4.0, 4.0])]
@@ -187,10 +184,10 @@ def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> 
         tensor([1.0000, 2.5000])
     """
     first = tensors[0]
-    result = torch.empty(torch.Size(first.shape), dtype=first.dtype)
+    result = torch.empty(torch.Size(first.shape), dtype=dtype or first.dtype)
     flat = result.view(-1)
     if not first.dtype.is_floating_point:
-        flat.copy_(torch.stack([_slice(tensor, 0, tensor.numel()) for tensor in tensors]).amax(0))
+        flat.copy_(torch.stack([piece(tensor, 0, tensor.numel()) for tensor in tensors]).amax(0))
         return result
     factors = weights.tolist()
     size = min(CHUNK, max(1, flat.numel()))
@@ -198,9 +195,9 @@ def weighted_sum(tensors: Sequence[Tensor | SpooledTensor], weights: Tensor) -> 
     for start in range(0, flat.numel(), size):
         stop = min(start + size, flat.numel())
         accumulator, operand = total[: stop - start], term[: stop - start]
-        accumulator.copy_(_slice(first, start, stop)).mul_(factors[0])
+        accumulator.copy_(piece(first, start, stop)).mul_(factors[0])
         for tensor, factor in zip(tensors[1:], factors[1:], strict=True):
-            accumulator.add_(operand.copy_(_slice(tensor, start, stop)).mul_(factor))
+            accumulator.add_(operand.copy_(piece(tensor, start, stop)).mul_(factor))
         flat[start:stop].copy_(accumulator)
     return result
 
@@ -219,13 +216,16 @@ def dot(first: Tensor, second: Tensor) -> Tensor:
     return ordered_sum(first * second, -1)
 
 
-def _slice(tensor: Tensor | SpooledTensor, start: int, stop: int) -> Tensor:
+def piece(tensor: Tensor | SpooledTensor, start: int, stop: int) -> Tensor:
+    """Elements [start, stop) of the flattened tensor; of a spooled one no more than these is read."""
     return tensor.read(start, stop) if isinstance(tensor, SpooledTensor) else tensor.detach().reshape(-1)[start:stop]
 
 
-def entries(states: Sequence[Mapping[str, Tensor]], key: str) -> list[Tensor | SpooledTensor]:
-    """`key` of every state, on disk where the state is spooled."""
-    return [state.entry(key) if isinstance(state, PackedState) else state[key] for state in states]
+def entries(uploads: Sequence[Upload], key: str) -> list[Tensor | SpooledTensor]:
+    """Entry `key` of every upload, left on disk where the upload is spooled."""
+    return [
+        upload.state.entry(key) if isinstance(upload.state, PackedState) else upload.state[key] for upload in uploads
+    ]
 
 
 def first_not_finite(state: Mapping[str, Tensor]) -> str | None:

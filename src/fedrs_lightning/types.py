@@ -1,4 +1,4 @@
-"""The words every layer shares. Imports nothing else of this package.
+"""The types that every layer shares. Imports nothing else of this package.
 
 A state is flat: `dict[str, Tensor]` with keys `namespace/name`. `model/<entry of the network's state dict>` holds
 what the network owns; a method adds its own namespaces, such as `fedmad/direction`. The engine sends, saves and
@@ -57,27 +57,30 @@ class Upload:
         state: shared `model/*` keys and the method's own entries; on the server it may be read from disk on demand.
         num_steps: optimiser steps taken this round.
         log: plain numbers for the client log (mean loss terms, aggregation weight, scores). Not part of the state.
+        parameters: the keys of `state` that are trainable parameters, in the order of the network. The other
+            `model/*` keys are buffers and frozen parameters.
     """
 
     client: Client
     state: Mapping[str, Tensor]
     num_steps: int = 0
     log: dict[str, float] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass
 class Local:
-    """One client's visit: everything a client-side hook may read or write.
+    """One client's local training in one round: everything a client-side hook may read or write.
 
     Attributes:
         client: whose turn it is.
         round: current round, from 1.
         task: the LightningModule, with this client's parameters installed.
         received: this round's download, on the task's device. Read only.
-        memory: what the method keeps for this client between rounds; changes are saved at the end of the visit.
+        memory: what the method keeps for this client between rounds; changes are saved at its end.
         scratch: for this round only.
-        num_steps: optimiser steps of this visit (all local epochs together).
-        optimizer: fresh for this visit.
+        num_steps: optimiser steps (all local epochs together).
+        optimizer: fresh in every round.
         fabric: for `autocast()` and `backward()`.
         batches: `batches(augment)` iterates once over the client's own training data, in a fixed order.
         log: plain numbers for the client log, beside the mean loss terms. Not part of the state.

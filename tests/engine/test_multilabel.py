@@ -1,4 +1,4 @@
-"""Several labels an image: scores of every protocol against scikit-learn, on one rank, on two, and after a stop."""
+"""Several labels an image: scores under every protocol against scikit-learn, on one rank and on two."""
 
 import numpy as np
 import pytest

@@ -2,9 +2,16 @@
 does not matter.
 """
 
+import pytest
+import torch
+
+from fedrs_lightning.engine.checkpoint import CheckpointStore
 from fedrs_lightning.engine.cohort import CohortSampler
 from fedrs_lightning.methods import FedAvg, FedBN, FedMAD
+from fedrs_lightning.tasks import ClassificationTask
 from fedrs_lightning.types import Client
+
+from .conftest import CLASSES, run
 
 
 def test_a_cohort_smaller_than_the_ranks_works(tiny_run):
@@ -19,6 +26,33 @@ def test_spooled_uploads_give_the_same_bits(tiny_run):
     for world_size, budget in ((1, 0.0), (2, 150_000.0)):
         spooled = tiny_run(FedMAD, num_rounds=2, options={"upload_memory": budget}, world_size=world_size)
         assert spooled.digest == reference.digest
+
+
+class Noting(FedAvg):
+    """Notes which entries of each upload are trainable parameters, and keeps an entry on the server."""
+
+    def init_server(self, task, clients):
+        return {"noting/parameters": torch.zeros(0, dtype=torch.int64), "noting/secret": torch.ones(3)}
+
+    def on_local_start(self, local):
+        assert not any(key.startswith("noting/") for key in local.received)
+
+    def aggregate(self, server, uploads):
+        buffers = [key for key in uploads[0].state if key not in uploads[0].parameters]
+        assert all(key.endswith(("running_mean", "running_var", "num_batches_tracked")) for key in buffers)
+        counts = torch.tensor([len(upload.parameters) for upload in uploads])
+        return super().aggregate(server, uploads) | {"noting/parameters": counts}
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_parameters_are_named_and_server_entries_stay_on_the_server(world_size, tmp_path):
+    run(Noting, tmp_path, world_size=world_size, num_rounds=1, options={"upload_memory": 150_000.0})
+    counts = CheckpointStore(tmp_path / "checkpoints").newest().server["noting/parameters"]
+    assert counts.tolist() == [len(list(make_parameters()))] * 4
+
+
+def make_parameters():
+    return ClassificationTask("resnet18", CLASSES, 3, width=4, stem="small").parameters()
 
 
 def test_another_seed_gives_another_run_and_the_same_seed_the_same(tiny_run):

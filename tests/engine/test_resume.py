@@ -175,14 +175,14 @@ def test_a_warning_from_the_scheduler_stops_all_ranks_at_the_end_of_the_round(tm
         from fedrs_lightning.engine.preemption import Preemption
 
         engine.preemption = Preemption()
-        train = engine.local.visit
+        train = engine.local.train
 
-        def visit(client, round, server):
+        def watched(client, round, server):
             if engine.rank == 1 and round == 2:
                 os.kill(os.getpid(), signal.SIGUSR1)
             return train(client, round, server)
 
-        engine.local.visit = visit
+        engine.local.train = watched
 
     before = signal.getsignal(signal.SIGUSR1)
     try:
@@ -204,7 +204,7 @@ def test_old_versions_go_and_named_ones_stay(tmp_path):
     store = CheckpointStore(path / "checkpoints")
     named = {f"{client:06d}.r{round:05d}.safetensors" for kept in (3, 4) for client, round in store.index(kept).items()}
     assert {file.name for file in (path / "clients").iterdir()} == named
-    assert not list((path / "spool").rglob("*.bin"))
+    assert not list((path / "spool").rglob("*.safetensors"))
 
 
 def test_the_best_round_on_validation_data_keeps_its_checkpoint(tmp_path):

@@ -48,6 +48,7 @@ def test_fedawa(case, tolerance):
                     "model/vector": torch.tensor(vector, dtype=torch.float64),
                     "model/mean": torch.tensor(mean, dtype=torch.float64),
                 },
+                parameters=("model/vector",),
             )
             for client, vector, mean in zip(clients, given["client_flat"], given["client_running_mean"], strict=True)
         ]

@@ -105,6 +105,7 @@ def test_rounds(case, tolerance):
                 Upload(
                     client,
                     {key: value.detach().clone() for key, value in task.model_state().items()} | method.upload(local),
+                    parameters=tuple(trainable(task)),
                 )
             )
         server = method.aggregate(server, uploads)

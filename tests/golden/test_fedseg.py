@@ -1,4 +1,4 @@
-"""Golden numbers of FedSeg through its hooks and public functions. What the cases call ignore index is the background."""
+"""Golden numbers of FedSeg through its hooks and functions. What the cases call ignore index is the background."""
 
 import contextlib
 
@@ -15,6 +15,8 @@ from .test_golden import Network, cases
 
 class Pixels(Network):
     """A segmentation task around a network that answers with given outputs."""
+
+    label_kind = "pixel_classes"
 
     def __init__(self, num_classes, channels, outputs=()):
         super().__init__(nn.Module())

@@ -1,5 +1,6 @@
 """FedAWA: the Gram form against the direct one, logits by client id, and FedAvg without a server step."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -45,13 +46,17 @@ def federation_of(num_clients, seed=0, spread=1.0, dtype=torch.float64):
     model = {"model/a": draw(7, 3), "model/b": draw(150_001), "model/c": draw(4)}
     clients = [Client(3 * k + 1, 5 + 7 * k) for k in range(num_clients)]
     uploads = [
-        Upload(client, {key: value + spread * draw(value.shape) for key, value in model.items()}) for client in clients
+        Upload(
+            client,
+            {key: value + spread * draw(value.shape) for key, value in model.items()},
+            parameters=("model/a", "model/b"),
+        )
+        for client in clients
     ]
     fractions = torch.tensor([client.num_samples for client in clients], dtype=torch.float64)
     server = model | {
         "fedawa/clients": torch.tensor([client.id for client in clients]),
         "fedawa/logits": fractions / fractions.sum(),
-        "fedawa/trainable": torch.tensor([True, True, False]),
     }
     return server, uploads
 
@@ -116,14 +121,14 @@ def test_rows_of_absent_clients_stay_and_order_does_not_matter():
 def test_identical_uploads_no_movement_and_a_zero_model_give_numbers(distance):
     method = FedAWA(distance=distance, regulariser="aggregate", server_steps=3)
     server, uploads = federation_of(3)
-    same = [Upload(upload.client, uploads[0].state) for upload in uploads]
-    still = [Upload(upload.client, {key: server[key] for key in upload.state}) for upload in uploads]
+    same = [replace(upload, state=uploads[0].state) for upload in uploads]
+    still = [replace(upload, state={key: server[key] for key in upload.state}) for upload in uploads]
     nothing = server | {key: torch.zeros_like(value) for key, value in server.items() if key.startswith("model/")}
     for start, case in (
         (server, same),
         (server, still),
         (nothing, uploads),
-        (nothing, [Upload(u.client, nothing) for u in uploads]),
+        (nothing, [replace(upload, state=nothing) for upload in uploads]),
     ):
         weights = method.weights(start, case)
         assert bool(torch.isfinite(weights).all())

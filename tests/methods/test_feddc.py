@@ -96,6 +96,7 @@ def test_rules_agree_for_equal_clients_that_all_take_part():
                 | model
                 | {f"feddc/change/{key}": torch.zeros_like(model[key]) for key in parameters}
                 | {f"feddc/drift/{key}": model[key] - start[key] for key in parameters},
+                parameters=tuple(parameters),
             )
             for client, model in zip(clients, models, strict=True)
         ]

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods import FedAvg, FedGPS
 from fedrs_lightning.nn.surrogate import class_means, draw, supervised_contrast
+from fedrs_lightning.nn.trainable import trainable
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.tasks import ClassificationTask
 from fedrs_lightning.types import Client, Local, Output, Upload
@@ -159,7 +160,12 @@ def test_absent_clients_and_shares():
         }
         for k in range(2)
     ]
-    after = method.aggregate(server, [Upload(Client(0, 10), moved[0]), Upload(Client(2, 30), moved[1])])
+    keys = tuple(trainable(task))
+    sent = [
+        Upload(Client(k, size), state, parameters=keys)
+        for (k, size), state in zip([(0, 10), (2, 30)], moved, strict=True)
+    ]
+    after = method.aggregate(server, sent)
     assert after["fedgps/shares"].tolist() == [0.25, 0.0, 0.75]
     torch.testing.assert_close(after[f"fedgps/update/{key}"], torch.full_like(server[key], 1.75), rtol=1e-5, atol=1e-5)
     own = {

@@ -206,9 +206,9 @@ def test_no_layers_is_fedbn():
     assert all(torch.equal(value, twin.state_dict()[name]) for name, value in task.state_dict().items())
     assert method.private_keys(task) == FedBN().private_keys(task)
     assert move(method, task) == {}
-    assert move(FedMAD(num_layers=0, what="gamma_beta_bn"), task) == {}
+    assert move(FedMAD(num_layers=0, direction_of="gamma_beta_bn"), task) == {}
     # batch norm as the source needs no modulation layer (row 13)
-    assert len(move(FedMAD(num_layers=0, what="bn"), task)["fedmad/direction"]) == sum(
+    assert len(move(FedMAD(num_layers=0, direction_of="bn"), task)["fedmad/direction"]) == sum(
         p.numel() for m in task.modules() if isinstance(m, _BatchNorm) for p in m.parameters()
     )
 
@@ -229,7 +229,10 @@ def test_upload_is_the_unit_direction_of_modulation_alone():
 
 @pytest.mark.parametrize("what", ["gamma_beta", "gamma", "gamma_beta_bn", "bn"])
 def test_what_and_granularity_choose_the_parameters(what):
-    method, parts = FedMAD(num_layers=2, what=what), FedMAD(num_layers=2, what=what, granularity="per_module")
+    method, parts = (
+        FedMAD(num_layers=2, direction_of=what),
+        FedMAD(num_layers=2, direction_of=what, granularity="per_module"),
+    )
     task = task_of(method)
     layers = [
         m
@@ -247,7 +250,7 @@ def test_what_and_granularity_choose_the_parameters(what):
 
 
 def test_a_modulation_inside_a_batch_norm_is_counted_once():
-    method = FedMAD(num_layers=1, placement="pre_bn", what="gamma_beta_bn", skip_dead_beta=False)
+    method = FedMAD(num_layers=1, placement="pre_bn", direction_of="gamma_beta_bn", skip_dead_beta=False)
     with pytest.warns(UserWarning, match="cancels it"):
         task = task_of(method)
     norms = sum(p.numel() for key, p in task.model_state().items() if key in FedBN("affine_only").private_keys(task))
@@ -295,7 +298,7 @@ def test_gradients_reach_the_modulation_of_the_default_placement():
         ({"eps": -1e-8}, "eps: -1e-08"),
         ({"negative": "abs"}, "negative: 'abs' is not one of clamp, shift"),
         ({"norms": ["bn"]}, "norms: 'bn' is not one of batch"),
-        ({"what": "beta"}, "what: 'beta' is not one of"),
+        ({"direction_of": "beta"}, "direction_of: 'beta' is not one of"),
         ({"upload": "model"}, "upload: 'model' is not one of"),
     ],
 )

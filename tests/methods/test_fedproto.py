@@ -7,7 +7,7 @@ import torch
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods import FedProto
-from fedrs_lightning.tasks import ClassificationTask
+from fedrs_lightning.tasks import ClassificationTask, MultilabelTask
 from fedrs_lightning.types import Client, Local, Output, Upload
 
 from ..engine.conftest import run
@@ -100,11 +100,9 @@ def test_errors():
     with pytest.raises(ConfigError, match="weight has no default for segmentation"):
         FedProto().adapt(small_segmentation_task())
     FedProto().adapt(ClassificationTask("resnet18", 4, 3, width=4))
-    method = FedProto()
-    received = {"fedproto/prototypes": torch.zeros(2, 3), "fedproto/valid": torch.zeros(2, dtype=torch.bool)}
-    local = Local(Client(0, 1), 1, None, received, {}, 1, optimizer=None, fabric=None, batches=None)
-    method.on_local_start(local)
     with pytest.raises(ConfigError, match="one class per sample"):
-        method.loss(
-            local, {"image": torch.zeros(1), "label": torch.ones(1, 2)}, Output(torch.zeros(1, 2), torch.zeros(1, 3))
-        )
+        FedProto().check(MultilabelTask("resnet18", 4, 3, width=4))
+    unnamed = ClassificationTask("resnet18", 4, 3, width=4)
+    del unnamed.num_classes
+    with pytest.raises(ConfigError, match="FedProto needs a task with classes; ClassificationTask has no num_classes"):
+        FedProto().adapt(unnamed)

@@ -57,6 +57,7 @@ def test_a_trainer_fits_validates_and_tests(tmp_path):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*does not have many workers.*")
         trainer.fit(task, loader(shuffle=True), loader())
+        # seeds 0 to 5: both accuracies of validation and that of the test are 1, the loss is below 2e-4
         assert trainer.callback_metrics["val/overall_accuracy"] == 1.0
         assert trainer.callback_metrics["val/mean_class_accuracy"] == 1.0
         assert trainer.callback_metrics["val/loss"] < 0.3

@@ -162,7 +162,7 @@ def test_a_trainer_fits_and_tests():
         warnings.filterwarnings("ignore", ".*but have no `val_dataloader`.*")
         trainer.fit(task, DataLoader(samples(), batch_size=16, shuffle=True))
         (found,) = trainer.test(task, DataLoader(samples(seed=1), batch_size=16), verbose=False)
-    assert found["test/micro_map"] > 0.95
+    assert found["test/micro_map"] > 0.95  # seeds 0 to 5: at least 0.996
     assert {"test/macro_f1", "test/ap/left", "test/ap/right"} <= found.keys()
 
 

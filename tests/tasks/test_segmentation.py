@@ -151,7 +151,7 @@ def test_a_trainer_learns_blocks_of_colour(tmp_path):
     )
     with rng_stream(1, "local"):
         trainer.fit(task, DataLoader(data, batch_size=None), held_out)
-    assert trainer.callback_metrics["val/miou"] > 0.5
+    assert trainer.callback_metrics["val/miou"] > 0.5  # seeds 0 to 5: 0.81 to 0.85
     assert {"val/iou/0", "val/pixel_accuracy", "train/loss"} <= trainer.callback_metrics.keys()
     validated = float(trainer.callback_metrics["val/miou"])
     tested = trainer.test(task, held_out, verbose=False)[0]

@@ -122,9 +122,9 @@ class RandomImages:
     def __init__(self, task: Task, num_samples: int, num_classes: int, in_channels: int, side: int) -> None:
         generator = torch_stream("cost")
         self.image = torch.rand(num_samples, in_channels, side, side, generator=generator)
-        masks = hasattr(task, "ignore_index")
+        masks = task.label_kind == "pixel_classes"
         self.key, shape = ("mask", (num_samples, side, side)) if masks else ("label", (num_samples,))
-        if task.several_labels:
+        if task.label_kind == "several_classes":
             self.labels = torch.randint(0, 2, (num_samples, num_classes), generator=generator).float()
         else:
             self.labels = torch.randint(0, num_classes, shape, generator=generator)
@@ -168,7 +168,7 @@ def some_samples(federation: Federation, num_samples: int) -> Federation:
 def measure(
     task: Task, method: FedAvg, fabric: L.Fabric, federation: Federation, batch_size: int, round: int = ROUND
 ) -> Cost:
-    """Train one client of one batch for `round` rounds through the engine's own visit, and count the last one.
+    """Train one client of one batch for `round` rounds through the engine's own local training, and count the last one.
 
     Plain SGD of a small step takes the place of the task's optimiser, whose work is not counted. Every random stream in
     use is left as it was.
@@ -204,14 +204,14 @@ def _measure(task: Task, method: FedAvg, fabric: L.Fabric, federation: Federatio
         memory, buffers = ClientMemory(Path(folder) / "clients"), UploadBuffers(2**40, Path(folder) / "spool")
         local = LocalTraining(fabric, _Timed(method, counter, steps), composer, loader, memory, buffers, 0, 1)  # type: ignore[arg-type]
         for number in range(1, round):
-            visit = local.visit(clients[0], number, _on(server, fabric.device))
-            server = method.aggregate(server, [visit.upload])
-            memory.commit({0} if visit.keeps_memory else set(), number)
+            result = local.train(clients[0], number, _on(server, fabric.device))
+            server = method.aggregate(server, [result.upload])
+            memory.commit({0} if result.keeps_memory else set(), number)
             buffers.clear()
         steps.clear()
         with counter.counting():
-            visit = local.visit(clients[0], round, _on(server, fabric.device))
-        bytes_up, bytes_down, visited = nbytes(visit.upload.state), visit.bytes_down, counter.total
+            result = local.train(clients[0], round, _on(server, fabric.device))
+        bytes_up, bytes_down, visited = nbytes(result.upload.state), result.bytes_down, counter.total
         buffers.clear()
     sizes = {key: composer.live[key].numel() for key in parameter_keys(task)}
     forward, both = _plain(task, next(loader.epoch(0, 1, 0)))

@@ -22,7 +22,7 @@ from fedrs_lightning.engine.checkpoint import Checkpoint, CheckpointStore
 from fedrs_lightning.engine.cohort import CohortSampler, assign
 from fedrs_lightning.engine.evaluate import Evaluation, Evaluator
 from fedrs_lightning.engine.exchange import Exchange, Gathered, UploadBuffers, contact
-from fedrs_lightning.engine.local import Composer, LocalTraining, Visit
+from fedrs_lightning.engine.local import Composer, LocalResult, LocalTraining
 from fedrs_lightning.engine.memory import ClientMemory
 from fedrs_lightning.engine.preemption import Preemption
 from fedrs_lightning.engine.settings import Schedule
@@ -212,14 +212,14 @@ class Engine:
             "on_round_start", engine=self, num_steps=int(sum(steps[client] for client in mine)), num_clients=len(mine)
         )
 
-        visits = self._train([client for client in cohort if client.id in mine])
+        trained = self._train([client for client in cohort if client.id in mine])
         watch.lap("train")
-        kept = {client_id for client_id, visit in visits.items() if visit.keeps_memory}
-        gathered = self.exchange.gather({key: visit.upload for key, visit in visits.items()}, cohort, kept)
+        kept = {client_id for client_id, result in trained.items() if result.keeps_memory}
+        gathered = self.exchange.gather({key: result.upload for key, result in trained.items()}, cohort, kept)
         self.server = self.exchange.broadcast(self._aggregate(gathered))
         self.exchange.buffers.clear()
         self.memory.commit(gathered.keeps_memory, self.round)
-        busy = self.exchange.collect((watch.seconds["train"], sum(visit.bytes_down for visit in visits.values())))
+        busy = self.exchange.collect((watch.seconds["train"], sum(result.bytes_down for result in trained.values())))
         watch.lap("exchange")
         evaluation = (
             self.evaluator(self._on_device(self.server)) if self.schedule.evaluates(self.round) else Evaluation()
@@ -233,18 +233,18 @@ class Engine:
         self.exchange.barrier()
         self.preempted = self.preemption is not None and self.preemption.agreed(self.fabric)
 
-    def _train(self, clients: Sequence[Client]) -> dict[int, Visit]:
-        """Visit this rank's clients; when any rank fails, all raise."""
-        visits: dict[int, Visit] = {}
+    def _train(self, clients: Sequence[Client]) -> dict[int, LocalResult]:
+        """Train this rank's clients; when any rank fails, all raise."""
+        trained: dict[int, LocalResult] = {}
         failure: FedrsError | None = None
         try:
             server = self._on_device(self.server)
             for client in clients:
-                visits[client.id] = self.local.visit(client, self.round, server)
+                trained[client.id] = self.local.train(client, self.round, server)
         except FedrsError as error:
             failure = error
         self.exchange.agree(failure)
-        return visits
+        return trained
 
     def _aggregate(self, gathered: Gathered) -> State:
         """The next server state on rank 0; when it is not finite, all ranks raise."""

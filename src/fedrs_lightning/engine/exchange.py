@@ -72,21 +72,17 @@ class UploadBuffers:
 
     def put(self, state: State, name: str) -> PackedState:
         """Copy a state into this round's room."""
-        layout, size = layout_of(state)
+        size = layout_of(state)[1]
         if self.fits(size):
             return pack(state, out=self.memory(size))
-        return self.spool(layout, pack(state, out=self.scratch(size)).bytes, name)
+        return self.spool(pack(state, out=self.scratch(size)), name)
 
-    def spool(self, layout: Sequence[Entry], data: Tensor, name: str) -> PackedState:
-        """Write packed bytes to a file of this round."""
+    def spool(self, packed: PackedState, name: str) -> PackedState:
+        """Write a packed state to a file of this round."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{name}.bin"
-        self._files.append(path)
-        with path.open("wb") as file:
-            data.numpy().tofile(file)
-        packed = PackedState(layout, path)
-        self._open.append(packed)
-        return packed
+        self._files.append(self.folder / f"{name}.safetensors")
+        self._open.append(packed.spool(self._files[-1]))
+        return self._open[-1]
 
 
 @dataclass
@@ -100,6 +96,7 @@ class _Header:
     content: int
     num_steps: int
     log: dict[str, float]
+    parameters: tuple[str, ...]
     keeps_memory: bool
 
 
@@ -232,12 +229,9 @@ class Exchange:
         if header.size:
             with contact():
                 dist.recv(data, src=header.rank)
-        state = (
-            PackedState(header.layout, data)
-            if stays
-            else self.buffers.spool(header.layout, data, f"received-{client.id}")
-        )
-        return Upload(client, state, header.num_steps, header.log)
+        packed = PackedState(header.layout, data)
+        state = packed if stays else self.buffers.spool(packed, f"received-{client.id}")
+        return Upload(client, state, header.num_steps, header.log, header.parameters)
 
 
 def _header(upload: Upload, rank: int, keeps_memory: bool) -> _Header:
@@ -250,6 +244,7 @@ def _header(upload: Upload, rank: int, keeps_memory: bool) -> _Header:
         nbytes(upload.state),
         upload.num_steps,
         upload.log,
+        upload.parameters,
         keeps_memory,
     )
 

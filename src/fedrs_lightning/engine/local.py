@@ -1,4 +1,4 @@
-"""One client's visit: install its parameters, train, pack its upload, keep its memory."""
+"""Local training of one client: install its parameters, train, pack its upload, keep its memory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fedrs_lightning.engine.exchange import UploadBuffers
 from fedrs_lightning.engine.memory import ClientMemory
 from fedrs_lightning.errors import TrainingError
 from fedrs_lightning.methods.base import FedAvg
+from fedrs_lightning.nn.trainable import trainable
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.states import first_not_finite, nbytes, select
 from fedrs_lightning.tasks.base import Task
@@ -51,8 +52,8 @@ class Composer:
 
 
 @dataclass
-class Visit:
-    """What a visit leaves on this rank."""
+class LocalResult:
+    """What local training leaves on this rank."""
 
     upload: Upload
     keeps_memory: bool
@@ -88,17 +89,13 @@ class LocalTraining:
         on_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.fabric, self.method, self.composer, self.loader = fabric, method, composer, loader
-        self.memory, self.buffers, self.seed, self.local_epochs, self.on_step = (
-            memory,
-            buffers,
-            seed,
-            local_epochs,
-            on_step,
-        )
+        self.memory, self.buffers, self.on_step = memory, buffers, on_step
+        self.seed, self.local_epochs = seed, local_epochs
         self.task = composer.task
         self.sent = method.sent_keys(self.task)
+        self.parameters = tuple(key for key in trainable(self.task) if key in self.sent)
 
-    def visit(self, client: Client, round: int, server: State) -> Visit:
+    def train(self, client: Client, round: int, server: State) -> LocalResult:
         """Train `client` for one round.
 
         Args:
@@ -136,8 +133,8 @@ class LocalTraining:
             )
         state = self.buffers.put(select(self.composer.live, self.sent) | extra, f"client-{client.id}")
         saved = self.memory.save(client.id, round, keep)
-        upload = Upload(client, state, local.num_steps, log)
-        return Visit(upload, saved, nbytes(received), time.perf_counter() - start)
+        upload = Upload(client, state, local.num_steps, log, self.parameters)
+        return LocalResult(upload, saved, nbytes(received), time.perf_counter() - start)
 
     def _local(self, client: Client, round: int, received: State, memory: State) -> Local:
         def batches(augment: bool) -> Iterator[Batch]:
@@ -161,7 +158,7 @@ class LocalTraining:
         return terms
 
     def _mean_terms(self, terms: list[dict[str, Tensor]], client: Client, round: int) -> dict[str, float]:
-        """Mean of each loss term over the visit's steps, in float64, with a single read from the device."""
+        """Mean of each loss term over the steps, in float64, with a single read from the device."""
         names = list(terms[0])
         table = torch.stack(
             [torch.stack([step[name].float() for name in names]) for step in terms]

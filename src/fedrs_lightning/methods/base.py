@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from fedrs_lightning.nn.surgery import buffer_keys
+from fedrs_lightning.nn.surgery import MODEL, buffer_keys
 from fedrs_lightning.states import entries, ordered_sum, weighted_sum
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
@@ -28,11 +28,11 @@ class FedAvg:
         w <- sum over participants k of p_k * theta_k,   p_k = n_k / sum_j n_j
 
     Hooks, in the order in which a run calls them. *Structure*, once: `check`, `adapt`, `private_keys`, `init_server`.
-    *Server to client*: `download`. *Client*: `on_local_start`, `local_step` (which calls `loss`), `on_local_end`,
-    `upload`. *Server*: `aggregate` (which calls `weights`).
+    *Server to client*: `download`. *Client*: `on_local_start`, `local_step` (which calls `loss` and `before_step`),
+    `on_local_end`, `upload`. *Server*: `aggregate` (which calls `weights`).
 
     A method keeps no state in itself: what the server remembers lies in the server state, what a client remembers in
-    `local.memory`. That is why runs resume, and why a client may visit any rank.
+    `local.memory`. That is why runs resume, and why a client may train on any rank.
 
     Args:
         weighting: `samples` weights a participant by its number of training samples, `uniform` equally.
@@ -79,13 +79,13 @@ class FedAvg:
     # Server to client
 
     def download(self, server: State, client_id: int) -> State:
-        """What this client receives at the start of its visit."""
-        return server
+        """What this client receives: the `model/*` entries. A method adds those of its own entries that travel."""
+        return {key: value for key, value in server.items() if key.startswith(MODEL)}
 
     # Client
 
     def on_local_start(self, local: Local) -> None:
-        """Before the first step of a visit."""
+        """Before the first step of local training."""
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
         """Named terms of the local objective; their sum is minimised and each is logged."""
@@ -96,17 +96,22 @@ class FedAvg:
         local.optimizer.zero_grad(set_to_none=True)
         with local.fabric.autocast():
             terms = self.loss(local, batch, local.task(batch["image"]))
-            total = (
-                torch.stack([term.float() for term in terms.values()]).sum()
-                if len(terms) > 1
-                else next(iter(terms.values()))
-            )
+            total = next(iter(terms.values()))
+            if len(terms) > 1:
+                total = torch.stack([term.float() for term in terms.values()]).sum()
         local.fabric.backward(total)
+        with torch.no_grad():
+            self.before_step(local)
         local.optimizer.step()
         return {name: term.detach() for name, term in terms.items()}
 
+    def before_step(self, local: Local) -> None:
+        """Between the backward pass and the optimiser's step: change gradients in place. A parameter that took no part
+        in the loss has the gradient None.
+        """
+
     def on_local_end(self, local: Local) -> None:
-        """After the last step of a visit; what is put into `local.memory` is kept."""
+        """After the last step of local training; what is put into `local.memory` is kept."""
 
     def upload(self, local: Local) -> State:
         """Entries that go up beside the shared `model/*` keys."""
@@ -129,8 +134,8 @@ class FedAvg:
 
     def average(self, uploads: Sequence[Upload], weights: Tensor) -> State:
         """Weighted sum of the `model/*` keys that all uploads hold."""
-        states = [upload.state for upload in uploads]
-        return {key: weighted_sum(entries(states, key), weights) for key in states[0] if key.startswith("model/")}
+        keys = [key for key in uploads[0].state if key.startswith(MODEL)]
+        return {key: weighted_sum(entries(uploads, key), weights) for key in keys}
 
 
 def num_samples(uploads: Sequence[Upload]) -> Tensor:

@@ -51,7 +51,7 @@ class Centralised(FedAvg):
 class LocalOnly(FedAvg):
     """Lower bound: every client trains its own model; nothing is sent and nothing aggregated.
 
-    All clients start from the same initial values. The round in which a client rests leaves its model as it is.
+    All clients start from the same initial values. A client that sits out a round keeps its model as it is.
 
     Args:
         keep_optimizer: carry the optimiser's state (momentum, Adam's moments) from round to round. False restarts it
@@ -67,7 +67,7 @@ class LocalOnly(FedAvg):
         return set(task.model_state())
 
     def on_local_start(self, local: Local) -> None:
-        """Continue with the optimiser's state of the visit before."""
+        """Continue with the optimiser's state of the client's last round."""
         if self.keep_optimizer:
             restore_optimizer(local)
 
@@ -95,8 +95,7 @@ def keep_optimizer(local: Local) -> None:
             elif value is not None:  # SGD without momentum notes None
                 raise ConfigError(
                     f"keep_optimizer: {type(local.optimizer).__name__} keeps '{entry}' as {type(value).__name__}, and "
-                    "client memory "
-                    "holds tensors only; set keep_optimizer: false or choose another optimiser"
+                    "client memory holds tensors only; set keep_optimizer: false or choose another optimiser"
                 )
 
 

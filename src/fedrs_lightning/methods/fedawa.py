@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg
-from fedrs_lightning.methods.fedbn import require_choice
-from fedrs_lightning.methods.rows import client_ids, model_entries, rows_of
-from fedrs_lightning.nn.trainable import trainable
-from fedrs_lightning.states import CHUNK, dot, ordered_sum
+from fedrs_lightning.methods.per_client import client_ids, rows_of
+from fedrs_lightning.methods.requirements import (
+    require_at_least_one,
+    require_choice,
+    require_not_negative,
+    require_positive,
+)
+from fedrs_lightning.states import CHUNK, dot, entries, ordered_sum, piece
 from fedrs_lightning.types import Client, State, Upload
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ Regulariser = Literal["per_client", "aggregate"]
 UseWeights = Literal["before_last_step", "after_last_step"]
 Init = Literal["fractions", "log_fractions", "uniform"]
 
-IDS, LOGITS, TRAINABLE = "fedawa/clients", "fedawa/logits", "fedawa/trainable"
+IDS, LOGITS = "fedawa/clients", "fedawa/logits"
 ZERO = 1e-14
 """A squared distance below this share of the largest squared update is rounding: it is 0, and has no gradient."""
 
@@ -115,40 +119,26 @@ class FedAWA(FedAvg):
             ("use_weights", use_weights, UseWeights),
             ("init", init, Init),
         ):
-            require_choice(name, value, get_args(choices))
-        for name, number in (("lr", lr), ("weight_decay", weight_decay), ("momentum", momentum)):
-            if number is not None and not 0 <= number < float("inf"):
-                raise ConfigError(f"{name}: {number} is not a number of at least 0")
-        if not 0 < gamma < float("inf"):
-            raise ConfigError(f"gamma: {gamma} is not a positive number")
-        if server_steps < 1:
-            raise ConfigError(f"server_steps: {server_steps} is below 1; lr: 0 keeps the weights as they start")
+            require_choice(name, value, choices)
+        require_not_negative(lr=lr, weight_decay=weight_decay, momentum=momentum)
+        require_positive(gamma=gamma)
+        require_at_least_one("lr: 0 keeps the weights as they start", server_steps=server_steps)
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise ConfigError(f"betas: {list(betas)} are not two numbers in [0, 1)")
-        self.optimizer, self.lr, self.server_steps, self.betas, self.momentum = (
-            optimizer,
-            lr,
-            server_steps,
-            (betas[0], betas[1]),
-            momentum,
-        )
+        self.optimizer, self.lr, self.server_steps = optimizer, lr, server_steps
+        self.betas, self.momentum = (betas[0], betas[1]), momentum
         self.weight_decay, self.gamma, self.distance, self.regulariser = weight_decay, gamma, distance, regulariser
         self.use_weights, self.init = use_weights, init
 
     def init_server(self, task: Task, clients: Sequence[Client]) -> State:
-        """One logit a client, and which `model/*` entries, in the order of their names, are trainable tensors."""
+        """One logit a client."""
         ordered = sorted(clients, key=lambda client: client.id)
         samples = torch.tensor([client.num_samples for client in ordered], dtype=torch.float64)
         fractions = samples / samples.sum()
         logits = {"fractions": fractions, "log_fractions": fractions.log(), "uniform": torch.zeros_like(fractions)}[
             self.init
         ]
-        learnt, shared = trainable(task), sorted(set(task.model_state()) - self.private_keys(task))
-        return {IDS: client_ids(clients), LOGITS: logits, TRAINABLE: torch.tensor([key in learnt for key in shared])}
-
-    def download(self, server: State, client_id: int) -> State:
-        """The model alone."""
-        return model_entries(server)
+        return {IDS: client_ids(clients), LOGITS: logits}
 
     def weights(self, server: State, uploads: Sequence[Upload]) -> Tensor:
         """lambda of the participants, float64 [K]."""
@@ -187,7 +177,7 @@ class FedAWA(FedAvg):
         logits = server[LOGITS][rows_of(server[IDS], uploads)].clone()
         if len(uploads) == 1:
             return torch.ones(1, dtype=torch.float64), logits
-        geometry = measure(server, uploads, _trainable_keys(server))
+        geometry = measure(server, uploads, sorted(uploads[0].parameters))
         used = logits.softmax(0)
         logits.requires_grad_(True)
         optimizer = self._server_optimizer(logits)
@@ -224,16 +214,16 @@ def measure(server: State, uploads: Sequence[Upload], keys: Sequence[str]) -> Ge
     rows, products = torch.empty(2, count, width, dtype=torch.float64)
     total, size = torch.zeros(count, count, dtype=torch.float64), 0
     for key in keys:
-        flat = [server[key].reshape(-1), *(upload.state[key].reshape(-1) for upload in uploads)]
-        size += flat[0].numel()
-        for start in range(0, flat[0].numel(), width):
-            stop = min(start + width, flat[0].numel())
-            piece = rows[:, : stop - start]  # w, then tau_k
-            for row, vector in zip(piece, flat, strict=True):
-                row.copy_(vector[start:stop])
-            piece[1:] -= piece[:1]
-            for number, row in enumerate(piece):
-                total[number, number:] += _sums(torch.mul(piece[number:], row, out=products[number:, : stop - start]))
+        tensors, length = [server[key], *entries(uploads, key)], server[key].numel()
+        size += length
+        for start in range(0, length, width):
+            stop = min(start + width, length)
+            part = rows[:, : stop - start]  # w, then tau_k
+            for row, tensor in zip(part, tensors, strict=True):
+                row.copy_(piece(tensor, start, stop))
+            part[1:] -= part[:1]
+            for number, row in enumerate(part):
+                total[number, number:] += _sums(torch.mul(part[number:], row, out=products[number:, : stop - start]))
     total = total.triu(1).T + total
     return Geometry(total[1:, 1:], total[0, 1:], total[0, 0], size)
 
@@ -246,11 +236,6 @@ def _sums(rows: Tensor) -> Tensor:
         rows[:, :half] += rows[:, length - half : length]
         length -= half
     return ordered_sum(rows[:, :length], 1)
-
-
-def _trainable_keys(server: State) -> list[str]:
-    keys = sorted(key for key in server if key.startswith("model/"))
-    return [key for key, counts in zip(keys, server[TRAINABLE].tolist(), strict=True) if counts]
 
 
 def _root(squares: Tensor, smallest: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -11,6 +11,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting
+from fedrs_lightning.methods.requirements import require_choice
 from fedrs_lightning.nn.surgery import buffer_keys, keys_of, parameter_keys
 
 if TYPE_CHECKING:
@@ -53,10 +54,10 @@ class FedBN(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
-        require_choice("what", what, get_args(What))
-        require_choice("select", select, get_args(Select))
+        require_choice("what", what, What)
+        require_choice("select", select, Select)
         for norm in norms:
-            require_choice("norms", norm, get_args(Norm))
+            require_choice("norms", norm, Norm)
         self.what, self.select, self.norms = what, select, tuple(norms)
 
     def adapt(self, task: Task) -> None:
@@ -86,9 +87,3 @@ class FedBN(FedAvg):
         if self.what == "affine_only":
             return keys & parameter_keys(task)
         return keys
-
-
-def require_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    """Refuse a value that is not one of the choices, naming the argument."""
-    if value not in choices:
-        raise ConfigError(f"{name}: '{value}' is not one of {', '.join(choices)}")

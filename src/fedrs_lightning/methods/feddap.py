@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, normalise, num_samples
-from fedrs_lightning.methods.fedbn import require_choice
+from fedrs_lightning.methods.per_client import client_ids, rows_of
+from fedrs_lightning.methods.requirements import (
+    require_at_least_one,
+    require_choice,
+    require_not_negative,
+    require_positive,
+)
 from fedrs_lightning.nn.clustering import finch, kmeans, nearest_cluster, zscore
 from fedrs_lightning.nn.dap import DAP, Activation, Gate, drift, full_precision, smooth
 from fedrs_lightning.nn.prototypes import (
@@ -23,7 +29,7 @@ from fedrs_lightning.nn.prototypes import (
 )
 from fedrs_lightning.nn.surgery import MODEL, like, network_of
 from fedrs_lightning.seeding import torch_stream
-from fedrs_lightning.states import entries, weighted_sum
+from fedrs_lightning.states import entries, select, weighted_sum
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
 if TYPE_CHECKING:
@@ -67,7 +73,7 @@ class FedDAP(FedAvg):
 
     Modulators and gate stay on the client. Every `sync_every` rounds the server clusters the clients by their smoothed
     descriptors and averages the modulators within each cluster and the gate over all; a client gets them at its next
-    visit, also one that was absent, which takes those of the cluster nearest to its last descriptor. A client without a
+    round, also one that was absent, which takes those of the cluster nearest to its last descriptor. A client without a
     descriptor takes the gate alone. Predictions use neither: there is one global model. Beside parameters, a client
     sends sums and counts of its pixels' embeddings and one descriptor, which depend on its data; no formal privacy is
     claimed.
@@ -103,7 +109,6 @@ class FedDAP(FedAvg):
         cluster_weights: weights of clients within a cluster and in the gate's mean: `samples` or `uniform`.
         descriptor_scaling: before clustering: `zscore` of each entry over the participants; `balanced`, where the two
             descriptors then count alike, although the spatial one has many more entries (ours); or `none`.
-        cluster_seed: of the starts of k-means.
         weighting: as in FedAvg.
         buffers: as in FedAvg.
     """
@@ -134,45 +139,21 @@ class FedDAP(FedAvg):
         anchor_source: AnchorSource = "after_training",
         cluster_weights: Weighting = "samples",
         descriptor_scaling: Scaling = "zscore",
-        cluster_seed: int = 0,
         weighting: Weighting = "samples",
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
-        self.temperature, self.lambda_dap, self.lambda_inv, self.lambda_drift = (
-            temperature,
-            lambda_dap,
-            lambda_inv,
-            lambda_drift,
-        )
-        self.sync_every, self.smoothing, self.clustering, self.num_clusters = (
-            sync_every,
-            smoothing,
-            clustering,
-            num_clusters,
-        )
-        self.embedding_dim, self.spectral_dim, self.spatial_dim, self.class_dim = (
-            embedding_dim,
-            spectral_dim,
-            spatial_dim,
-            class_dim,
-        )
+        self.temperature, self.lambda_dap = temperature, lambda_dap
+        self.lambda_inv, self.lambda_drift = lambda_inv, lambda_drift
+        self.sync_every, self.smoothing = sync_every, smoothing
+        self.clustering, self.num_clusters = clustering, num_clusters
+        self.embedding_dim, self.class_dim = embedding_dim, class_dim
+        self.spectral_dim, self.spatial_dim = spectral_dim, spatial_dim
         self.hidden_sizes, self.activation, self.eps, self.gate = list(hidden_sizes), activation, eps, gate
-        self.descriptor_convs, self.descriptor_source, self.detach_descriptors = (
-            descriptor_convs,
-            descriptor_source,
-            detach_descriptors,
-        )
-        self.drift_reduction, self.anchor_warmup_rounds, self.anchor_source = (
-            drift_reduction,
-            anchor_warmup_rounds,
-            anchor_source,
-        )
-        self.cluster_weights, self.descriptor_scaling, self.cluster_seed = (
-            cluster_weights,
-            descriptor_scaling,
-            cluster_seed,
-        )
+        self.descriptor_convs, self.descriptor_source = descriptor_convs, descriptor_source
+        self.detach_descriptors, self.drift_reduction = detach_descriptors, drift_reduction
+        self.anchor_warmup_rounds, self.anchor_source = anchor_warmup_rounds, anchor_source
+        self.cluster_weights, self.descriptor_scaling = cluster_weights, descriptor_scaling
         self._check()
 
     def _check(self) -> None:
@@ -187,28 +168,22 @@ class FedDAP(FedAvg):
             ("cluster_weights", Weighting),
             ("descriptor_scaling", Scaling),
         ):
-            require_choice(name, getattr(self, name), get_args(choices))
-        for name in ("lambda_dap", "lambda_inv", "lambda_drift"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(
-                    f"{name}: {getattr(self, name)} is not a number of at least 0; 0 switches the term off"
-                )
-        for name in ("temperature", "eps"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name}: {getattr(self, name)} is not a positive number")
+            require_choice(name, getattr(self, name), choices)
+        weights = {name: getattr(self, name) for name in ("lambda_dap", "lambda_inv", "lambda_drift")}
+        require_not_negative("0 switches the term off", **weights)
+        require_positive(temperature=self.temperature, eps=self.eps)
         if not 0 <= self.smoothing < 1:
             raise ConfigError(f"smoothing: {self.smoothing} is not in [0, 1); 0 keeps the last batch alone")
-        counts = {name: getattr(self, name) for name in ("embedding_dim", "spectral_dim", "spatial_dim", "class_dim")}
-        counts |= {
-            "sync_every": self.sync_every,
-            "num_clusters": self.num_clusters,
-            "anchor_warmup_rounds": self.anchor_warmup_rounds,
-        }
-        for name, value in [*counts.items(), *(("hidden_sizes", size) for size in self.hidden_sizes)]:
-            if value is not None and value < 1:
-                raise ConfigError(
-                    f"{name}: {value} is below 1" + ("; null never synchronises" if name == "sync_every" else "")
-                )
+        require_at_least_one("null never synchronises", sync_every=self.sync_every)
+        require_at_least_one(
+            embedding_dim=self.embedding_dim,
+            spectral_dim=self.spectral_dim,
+            spatial_dim=self.spatial_dim,
+            class_dim=self.class_dim,
+            hidden_sizes=min(self.hidden_sizes, default=None),
+            num_clusters=self.num_clusters,
+            anchor_warmup_rounds=self.anchor_warmup_rounds,
+        )
         if (self.clustering == "kmeans") == (self.num_clusters is None):
             remedy = (
                 "kmeans needs a number" if self.clustering == "kmeans" else "finch finds the number itself, so set null"
@@ -225,7 +200,7 @@ class FedDAP(FedAvg):
         """
         network = network_of(task)
         channels = [getattr(network, f"{name}_channels", None) for name in ("embedding", "shallow", "deep")]
-        if None in channels or not hasattr(task, "ignore_index"):
+        if None in channels or task.label_kind != "pixel_classes":
             raise ConfigError(
                 f"FedDAP needs a segmentation task with shallow and deep features; {type(task).__name__} has none"
             )
@@ -264,7 +239,7 @@ class FedDAP(FedAvg):
         shape = (len(layers.spectral.classes), self.embedding_dim)
         count = len(clients)
         return {
-            CLIENTS: torch.tensor([client.id for client in clients], dtype=torch.int64),
+            CLIENTS: client_ids(clients),
             ANCHORS: torch.zeros(shape, dtype=layers.head.weight.dtype),
             VALID: torch.zeros(shape[0], dtype=torch.bool),
             DESCRIPTORS: torch.zeros(count, layers.descriptor_dim, dtype=layers.head.weight.dtype),
@@ -276,22 +251,17 @@ class FedDAP(FedAvg):
     # Server to client
 
     def download(self, server: State, client_id: int) -> State:
-        """The shared model and the anchors; at the first visit after a synchronisation also the gate and the modulators
+        """The shared model and the anchors; in the first round after a synchronisation also the gate and the modulators
         of the client's cluster, under their `model/*` keys.
         """
-        received = {
-            key: value for key, value in server.items() if not key.startswith("feddap/") or key in (ANCHORS, VALID)
-        }
-        row = _rows(server, [client_id])[0]
+        received = super().download(server, client_id) | select(server, (ANCHORS, VALID))
+        row = rows_of(server[CLIENTS], [client_id])[0]
         if bool(server[PENDING][row]):
             received |= {key.removeprefix(GATE): value for key, value in server.items() if key.startswith(GATE)}
             cluster = int(server[CLUSTER][row])
             if cluster >= 0:
-                received |= {
-                    key.removeprefix(MODULATORS): value[cluster]
-                    for key, value in server.items()
-                    if key.startswith(MODULATORS)
-                }
+                modulators = {key: value for key, value in server.items() if key.startswith(MODULATORS)}
+                received |= {key.removeprefix(MODULATORS): value[cluster] for key, value in modulators.items()}
         return received
 
     # Client
@@ -335,7 +305,7 @@ class FedDAP(FedAvg):
         }
 
     def on_local_end(self, local: Local) -> None:
-        """Sum the pixels' embeddings by class, and log what gate and prototypes did: means over the visit's steps."""
+        """Sum the pixels' embeddings by class, and log what gate and prototypes did: means over the steps."""
         if self.anchor_source == "after_training":
 
             def count(output: Output, batch: Batch) -> None:
@@ -365,14 +335,14 @@ class FedDAP(FedAvg):
         return state
 
     @torch.no_grad()
-    def _pass(self, local: Local, visit: Callable[[Output, Batch], None]) -> None:
+    def _pass(self, local: Local, use: Callable[[Output, Batch], None]) -> None:
         """Show the client's own data, not augmented, to the network in evaluation mode, which leaves batch norm as it
         is.
         """
         local.task.eval()
         for batch in local.batches(False):
             with local.fabric.autocast():
-                visit(local.task(batch["image"]), batch)
+                use(local.task(batch["image"]), batch)
         local.task.train()
 
     def _describe(self, local: Local, descriptor: Tensor) -> None:
@@ -396,7 +366,7 @@ class FedDAP(FedAvg):
 
     def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
         """The averaged model, the new anchors and descriptors, and where modulators came up the synchronisation."""
-        rows = _rows(server, [upload.client.id for upload in uploads])
+        rows = rows_of(server[CLIENTS], uploads)
         state = super().aggregate(server, uploads)
         sums, counts = (torch.stack([upload.state[key] for upload in uploads]) for key in (SUMS, COUNTS))
         state[ANCHORS], state[VALID] = update_anchors(sums, counts, server[ANCHORS], server[VALID])
@@ -416,11 +386,11 @@ class FedDAP(FedAvg):
         if self.clustering == "finch":
             return finch(descriptors, "euclidean")[-1]
         assert self.num_clusters is not None
-        return kmeans(descriptors, self.num_clusters, torch_stream("feddap", "kmeans", self.cluster_seed))
+        return kmeans(descriptors, self.num_clusters, torch_stream("feddap", "kmeans", 0))
 
     def _synchronise(self, state: State, rows: Tensor, uploads: Sequence[Upload]) -> State:
         """Cluster the participants and average their modulators by cluster, their gates over all. Everybody gets the
-        result at the next visit; a client that was absent belongs to the cluster whose centre is nearest to its last
+        result in its next round; a client that was absent belongs to the cluster whose centre is nearest to its last
         descriptor.
         """
         descriptors = state[DESCRIPTORS].double()
@@ -437,7 +407,7 @@ class FedDAP(FedAvg):
         clusters = [(labels == number).nonzero()[:, 0].tolist() for number in range(int(labels.max()) + 1)]
         synchronised = {CLUSTER: torch.where(state[DESCRIBED], nearest, -1), PENDING: torch.ones_like(state[PENDING])}
         for key in [key for key in uploads[0].state if key.startswith(SENT)]:
-            values, name = entries([upload.state for upload in uploads], key), key.removeprefix(SENT)
+            values, name = entries(uploads, key), key.removeprefix(SENT)
             if name.startswith(f"{MODEL}{CHILD}.gate."):
                 synchronised[GATE + name] = weighted_sum(values, normalise(weights))
             else:
@@ -462,8 +432,3 @@ def _layers(task: Task) -> DAP:
 
 def _keys(task: Task, part: str) -> set[str]:
     return {f"{MODEL}{CHILD}.{part}.{name}" for name in _layers(task).get_submodule(part).state_dict()}
-
-
-def _rows(server: State, client_ids: Sequence[int]) -> Tensor:
-    """Rows of the per-client entries, int64 [K]; client ids ascend."""
-    return torch.searchsorted(server[CLIENTS], torch.tensor(client_ids, device=server[CLIENTS].device))

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg
-from fedrs_lightning.methods.fedbn import require_choice
-from fedrs_lightning.methods.rows import client_ids, model_entries, rows_of
-from fedrs_lightning.nn.trainable import before_step, snapshot, squared_distance, trainable
+from fedrs_lightning.methods.per_client import client_ids, rows_of
+from fedrs_lightning.methods.requirements import require_choice, require_not_negative, require_positive
+from fedrs_lightning.nn.trainable import snapshot, squared_distance, trainable
+from fedrs_lightning.states import entries, weighted_sum
 from fedrs_lightning.types import Client, Local, State, Upload
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ class FedDC(FedAvg):
 
         L_k = task loss + alpha_k / 2 |theta - (w - h_k)|^2 + <theta, c / q_k - c_k>
 
-    over its trainable tensors; the gradients of both terms are added before every step, and then all are clipped. After
-    M steps of learning rate eta, with Delta = theta_k - w,
+    over its trainable tensors; `before_step` adds the gradients of both terms, alpha_k (theta - (w - h_k)) and
+    c / q_k - c_k, and then clips all. After M steps of learning rate eta, with Delta = theta_k - w,
 
-        h_k <- h_k + Delta,    c_k' = c_k - c / q_k - Delta / (M eta),    c <- c + 1/K sum over participants of q_k
-        (c_k' - c_k)
+        h_k <- h_k + Delta,    c_k' = c_k - c / q_k - Delta / (M eta)
+        c   <- c + 1/K sum over participants of q_k (c_k' - c_k)
 
     and the server takes
 
@@ -56,7 +56,7 @@ class FedDC(FedAvg):
 
     Delta / (M eta) is a mean gradient for plain SGD only; with Adam it is hundreds of times larger, and the linear term
     then rules the loss. The formula is kept, with a warning; `state_scale: none` drops the term. Weight decay of the
-    optimiser acts outside L_k. Both terms are logged at the end of a visit, as `feddc/penalty` and `feddc/correction`.
+    optimiser acts outside L_k. Both terms are logged after local training, as `feddc/penalty` and `feddc/correction`.
 
     Args:
         alpha: weight of the penalty, at least 0 (released scripts: 0.01 on CIFAR, 0.1 on MNIST).
@@ -76,12 +76,10 @@ class FedDC(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__("uniform" if server_rule == "released" else "samples", buffers)
-        if not 0 <= alpha < float("inf"):
-            raise ConfigError(f"alpha: {alpha} is not a number of at least 0")
-        if clip is not None and not clip > 0:
-            raise ConfigError(f"clip: {clip} is not a positive number; null does not clip")
-        require_choice("server_rule", server_rule, get_args(ServerRule))
-        require_choice("state_scale", state_scale, get_args(StateScale))
+        require_not_negative(alpha=alpha)
+        require_positive("null does not clip", clip=clip)
+        require_choice("server_rule", server_rule, ServerRule)
+        require_choice("state_scale", state_scale, StateScale)
         self.alpha, self.server_rule, self.clip, self.state_scale = alpha, server_rule, clip, state_scale
 
     def init_server(self, task: Task, clients: Sequence[Client]) -> State:
@@ -99,22 +97,18 @@ class FedDC(FedAvg):
     def download(self, server: State, client_id: int) -> State:
         """The model, c and this client's q_k."""
         size = server[SIZES][rows_of(server[IDS], [client_id])]  # [1]
-        return (
-            model_entries(server)
-            | {SIZE: size}
-            | {key: value for key, value in server.items() if key.startswith(STATE)}
-        )
+        state = {key: value for key, value in server.items() if key.startswith(STATE)}
+        return super().download(server, client_id) | {SIZE: size} | state
 
     # Client
 
     def on_local_start(self, local: Local) -> None:
-        """Set out w, h_k and c / q_k - c_k, and add both terms' gradients to those of every step."""
+        """Set out w, h_k, w - h_k and c / q_k - c_k."""
         if self.state_scale == "step_count" and not isinstance(local.optimizer, torch.optim.SGD):
             warnings.warn(
                 f"FedDC's state is a mean gradient for SGD only; with {type(local.optimizer).__name__} its linear "
-                "term can "
-                "outweigh the loss. Set optimizer: torch.optim.SGD without momentum, or method.init_args.state_scale: "
-                "none",
+                "term can outweigh the loss. Set optimizer: torch.optim.SGD without momentum, or "
+                "method.init_args.state_scale: none",
                 stacklevel=2,
             )
         parameters = trainable(local.task)
@@ -124,18 +118,21 @@ class FedDC(FedAvg):
         centre = torch._foreach_sub(received, drift)  # w - h_k
         shared = [local.received[STATE + key] for key in parameters]
         pull = torch._foreach_sub(torch._foreach_div(shared, size), state)  # c / q_k - c_k
-        alpha, clip, every = self.alpha / size, self.clip, list(parameters.values())
         local.scratch |= {"feddc/received": received, "feddc/centre": centre, "feddc/pull": pull, "feddc/drift": drift}
+        alpha = self.alpha / size
         constant = torch._foreach_sub(pull, torch._foreach_mul(centre, alpha))
+        local.scratch |= {"feddc/alpha": alpha, "feddc/terms": list(zip(parameters.values(), constant, strict=True))}
 
-        def correct(chosen: list[Tensor], gradients: list[Tensor], places: list[int]) -> None:
-            # alpha_k (theta - centre) + pull, without a full-size temporary a step
-            torch._foreach_add_(gradients, chosen, alpha=alpha)
-            torch._foreach_add_(gradients, [constant[place] for place in places])
-            if clip is not None:
-                nn.utils.clip_grad_norm_(every, clip)
+    def before_step(self, local: Local) -> None:
+        """gradient <- gradient + alpha_k (theta - (w - h_k)) + c / q_k - c_k, then clip.
 
-        before_step(local.optimizer, correct)
+        All but alpha_k theta is constant in local training: (c / q_k - c_k) - alpha_k (w - h_k).
+        """
+        for theta, constant in local.scratch["feddc/terms"]:
+            if theta.grad is not None:
+                theta.grad.add_(theta, alpha=local.scratch["feddc/alpha"]).add_(constant)
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_([theta for theta, _ in local.scratch["feddc/terms"]], self.clip)
 
     def on_local_end(self, local: Local) -> None:
         """Take h_k and c_k further, and log both terms."""
@@ -174,38 +171,30 @@ class FedDC(FedAvg):
 
     def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
         """The averaged model corrected by the drift, the next c and the next mean drift."""
-        weights, state, count = (
-            self.weights(server, uploads).tolist(),
-            super().aggregate(server, uploads),
-            len(server[IDS]),
-        )
-        ones = [1.0] * len(uploads)
-        for key in [name.removeprefix(STATE) for name in server if name.startswith(STATE)]:
+        weights, state = self.weights(server, uploads), super().aggregate(server, uploads)
+        count, ones = len(server[IDS]), torch.ones(len(uploads), dtype=torch.float64)
+
+        def total(key: str, weights: Tensor) -> Tensor:
+            return weighted_sum(entries(uploads, key), weights, dtype=torch.float64)
+
+        for key in uploads[0].parameters:
             old = server[STATE + key]
             if self.state_scale == "step_count":
-                state[STATE + key] = (old.double() + _sum(uploads, CHANGE + key, ones) / count).to(old.dtype)
-            mean = _sum(uploads, key, weights)
+                state[STATE + key] = (old.double() + total(CHANGE + key, ones) / count).to(old.dtype)
+            mean = total(key, weights)
             if self.server_rule == "released":
                 gained = len(uploads) / count * (mean - server[key].double())  # 1/K sum of (theta_k - w)
                 drift = server[DRIFT + key].double() + gained
                 state[DRIFT + key] = drift.to(server[DRIFT + key].dtype)
             else:
-                drift = _sum(uploads, DRIFT + key, weights)
+                drift = total(DRIFT + key, weights)
             state[key] = (mean + drift).to(server[key].dtype)
         return state
 
 
 def _of_client(local: Local, name: str, parameters: dict[str, nn.Parameter]) -> list[Tensor]:
-    """This client's h_k or c_k; zero before its first visit."""
+    """This client's h_k or c_k; zero before its first round."""
     return [
         local.memory[name + key] if name + key in local.memory else torch.zeros_like(p.detach())
         for key, p in parameters.items()
     ]
-
-
-def _sum(uploads: Sequence[Upload], key: str, weights: Sequence[float]) -> Tensor:
-    """Weighted sum of an entry in float64, in the order of the uploads; one upload's entry in memory at a time."""
-    total = uploads[0].state[key].double() * weights[0]
-    for upload, weight in zip(uploads[1:], weights[1:], strict=True):
-        total += upload.state[key].double() * weight
-    return total

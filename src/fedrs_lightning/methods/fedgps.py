@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting
-from fedrs_lightning.methods.fedbn import require_choice
-from fedrs_lightning.methods.rows import client_ids, model_entries, rows_of
+from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, stack
+from fedrs_lightning.methods.per_client import client_ids, rows_of
+from fedrs_lightning.methods.requirements import (
+    require_at_least_one,
+    require_choice,
+    require_not_negative,
+    require_positive,
+)
 from fedrs_lightning.nn.projection import in_at_least_float32, last_linear, replace_layer
 from fedrs_lightning.nn.surgery import network_of
 from fedrs_lightning.nn.surrogate import class_means, draw, supervised_contrast
-from fedrs_lightning.nn.trainable import before_step, snapshot, trainable
+from fedrs_lightning.nn.trainable import snapshot, trainable
 from fedrs_lightning.states import ordered_sum
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
@@ -49,7 +54,7 @@ class FedGPS(FedAvg):
     per class the mean of all participants' surrogate embeddings in the round before, weighted by their counts. A class
     without one adds 0.
 
-    *Look-ahead.* u is the last aggregated update. A client that has been visited before takes g = u, or, when it took
+    *Look-ahead.* u is the last aggregated update. A client that has taken part before takes g = u, or, when it took
     part in the last round with share s and own update u_k, the part that is not its own: g = (u - s u_k) / (1 - s).
     Every gradient is taken at theta + rho g / (sum over tensors of |g^t|), and used at theta, clipped. Without a
     direction (alone in the last round, or g = 0) it is taken at theta.
@@ -110,36 +115,25 @@ class FedGPS(FedAvg):
     ) -> None:
         super().__init__(weighting, buffers)
         if surrogate is not None:
-            require_choice("surrogate", surrogate, get_args(Surrogate))
-        require_choice("evaluate", evaluate, get_args(Outputs))
-        require_choice("multilabel", multilabel, get_args(SetPositives))
-        numbers = {
-            "surrogate_weight_ce": surrogate_weight_ce,
-            "class_weight": class_weight,
-            "surrogate_weight": surrogate_weight,
-            "prototype_weight": prototype_weight,
-            "rho": rho,
-            "surrogate_mean_std": surrogate_mean_std,
-            "surrogate_noise_std": surrogate_noise_std,
-        }
-        for name, value in numbers.items():
-            if not 0 <= value < float("inf"):
-                raise ConfigError(f"{name}: {value} is not a number of at least 0")
-        if not 0 < temperature < float("inf"):
-            raise ConfigError(f"temperature: {temperature} is not a positive number")
-        if clip is not None and not clip > 0:
-            raise ConfigError(f"clip: {clip} is not a positive number; null does not clip")
-        if surrogate_side < 1:
-            raise ConfigError(f"surrogate_side: {surrogate_side} is below 1")
+            require_choice("surrogate", surrogate, Surrogate)
+        require_choice("evaluate", evaluate, Outputs)
+        require_choice("multilabel", multilabel, SetPositives)
+        require_not_negative(
+            surrogate_weight_ce=surrogate_weight_ce,
+            class_weight=class_weight,
+            surrogate_weight=surrogate_weight,
+            prototype_weight=prototype_weight,
+            rho=rho,
+            surrogate_mean_std=surrogate_mean_std,
+            surrogate_noise_std=surrogate_noise_std,
+        )
+        require_positive(temperature=temperature)
+        require_positive("null does not clip", clip=clip)
+        require_at_least_one(surrogate_side=surrogate_side)
         self.surrogate, self.surrogate_weight_ce, self.class_weight = surrogate, surrogate_weight_ce, class_weight
         self.surrogate_weight, self.prototype_weight, self.temperature = surrogate_weight, prototype_weight, temperature
-        self.rho, self.clip, self.class_match, self.evaluate, self.multilabel = (
-            rho,
-            clip,
-            class_match,
-            evaluate,
-            multilabel,
-        )
+        self.rho, self.clip, self.class_match = rho, clip, class_match
+        self.evaluate, self.multilabel = evaluate, multilabel
         self.surrogate_side, self.surrogate_mean_std = surrogate_side, surrogate_mean_std
         self.surrogate_noise_std, self.surrogate_seed = surrogate_noise_std, surrogate_seed
 
@@ -151,11 +145,10 @@ class FedGPS(FedAvg):
         Raises:
             ConfigError: `evaluate` is `all` on such a task.
         """
-        if task.several_labels and self.evaluate == "all":
+        if task.label_kind == "several_classes" and self.evaluate == "all":
             raise ConfigError(
                 f"FedGPS: evaluate: all takes the one best of 2C outputs, and {type(task).__name__} has several "
-                "labels a sample; "
-                "set method.init_args.evaluate: first"
+                "labels a sample; set method.init_args.evaluate: first"
             )
 
     def adapt(self, task: Task) -> None:
@@ -165,12 +158,11 @@ class FedGPS(FedAvg):
             ConfigError: no image classification, or a last layer that is not linear.
         """
         network = network_of(task)
-        found = None if hasattr(task, "ignore_index") else last_linear(network, task.head_keys())
+        found = None if task.label_kind == "pixel_classes" else last_linear(network, task.head_keys())
         if found is None:
             raise ConfigError(
                 f"FedGPS needs images with labels of their own and a linear last layer, which {type(task).__name__} "
-                "does not have; "
-                "its surrogate classes are not defined for pixels"
+                "does not have; its surrogate classes are not defined for pixels"
             )
         if self.surrogate is None:
             return
@@ -204,27 +196,19 @@ class FedGPS(FedAvg):
     def download(self, server: State, client_id: int) -> State:
         """The model, the last update, the prototypes, and this client's share in that update (0 when it was absent)."""
         sent = {key: value for key, value in server.items() if key.startswith(UPDATE) or key in (PROTOTYPES, SEEN)}
-        return model_entries(server) | sent | {SHARE: server[SHARES][rows_of(server[IDS], [client_id])]}
+        return super().download(server, client_id) | sent | {SHARE: server[SHARES][rows_of(server[IDS], [client_id])]}
 
     # Client
 
     def on_local_start(self, local: Local) -> None:
-        """Set out the direction of the look-ahead and the surrogates' means, and clip the gradients of every step."""
+        """Set out the direction of the look-ahead, and sums for the surrogates' means."""
         parameters = trainable(local.task)
         local.scratch["fedgps/received"] = snapshot(parameters)
         local.scratch["fedgps/direction"] = self._direction(local, list(parameters))
-        if self.clip is not None:
-            clip, every = self.clip, list(parameters.values())
-            before_step(local.optimizer, lambda *_: nn.utils.clip_grad_norm_(every, clip))
         if self.surrogate is not None:
-            width = local.received[PROTOTYPES].shape[1]
-            count = len(local.received[PROTOTYPES])
-            local.scratch["fedgps/sums"] = torch.zeros(
-                count, width, dtype=torch.float64, device=local.received[PROTOTYPES].device
-            )
-            local.scratch["fedgps/counts"] = torch.zeros(
-                count, dtype=torch.int64, device=local.received[PROTOTYPES].device
-            )
+            sums = torch.zeros_like(local.received[PROTOTYPES], dtype=torch.float64)
+            local.scratch["fedgps/sums"] = sums
+            local.scratch["fedgps/counts"] = torch.zeros(len(sums), dtype=torch.int64, device=sums.device)
 
     def _direction(self, local: Local, keys: Sequence[str]) -> list[Tensor] | None:
         """g^t over the sum of norms, or None where there is none."""
@@ -243,19 +227,20 @@ class FedGPS(FedAvg):
         """A step with surrogates in the batch, whose gradient is taken further along the others' update."""
         if self.surrogate is not None:
             batch = self._with_surrogates(local, batch)
-        direction = local.scratch["fedgps/direction"]
-        if direction is None:
-            return super().local_step(local, batch)
+        direction, parameters = local.scratch["fedgps/direction"], trainable(local.task)
+        if direction is not None:
+            local.scratch["fedgps/here"] = snapshot(parameters)
+            with torch.no_grad():
+                torch._foreach_add_(list(parameters.values()), direction, alpha=self.rho)
+        return super().local_step(local, batch)
+
+    def before_step(self, local: Local) -> None:
+        """Back to theta, bit for bit, with the gradient that was taken ahead of it, clipped."""
         parameters: list[Tensor] = list(trainable(local.task).values())
-        here = [parameter.detach().clone() for parameter in parameters]
-        with torch.no_grad():
-            torch._foreach_add_(parameters, direction, alpha=self.rho)
-        # Between the gradient and the step the parameters go back, bit for bit.
-        back = local.optimizer.register_step_pre_hook(lambda *_: _restore(parameters, here))
-        try:
-            return super().local_step(local, batch)
-        finally:
-            back.remove()
+        if local.scratch["fedgps/direction"] is not None:
+            torch._foreach_copy_(parameters, local.scratch["fedgps/here"])
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(parameters, self.clip)
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
         """The task's loss of the real images and the weighted terms of the surrogates; those that do not apply are left
@@ -347,7 +332,7 @@ class FedGPS(FedAvg):
     def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
         """The averaged model, its update, the participants' shares in it, and the prototypes."""
         state = super().aggregate(server, uploads)
-        for key in [name.removeprefix(UPDATE) for name in server if name.startswith(UPDATE)]:
+        for key in uploads[0].parameters:
             state[UPDATE + key] = (state[key].double() - server[key].double()).to(server[key].dtype)
         shares = torch.tensor([upload.log["weight"] for upload in uploads], dtype=torch.float64)
         state[SHARES] = torch.zeros_like(server[SHARES]).index_copy(0, rows_of(server[IDS], uploads), shares)
@@ -355,8 +340,7 @@ class FedGPS(FedAvg):
 
     def _prototypes(self, server: State, uploads: Sequence[Upload]) -> State:
         """Means over the participants weighted by counts; a class that nobody saw keeps its prototype."""
-        counts = torch.stack([upload.state[COUNTS] for upload in uploads]).double()  # [K, C]
-        means = torch.stack([upload.state[PROTOTYPES].double() for upload in uploads])  # [K, C, D]
+        counts, means = stack(uploads, COUNTS), stack(uploads, PROTOTYPES)  # [K, C], [K, C, D]
         total = counts.sum(0)
         mean = ordered_sum(counts[..., None] * means) / total.clamp(min=1)[:, None]
         fresh = torch.where((total > 0)[:, None], mean.to(server[PROTOTYPES].dtype), server[PROTOTYPES])
@@ -385,8 +369,3 @@ def _rows(output: Output, rows: slice) -> Output:
 
 def _one_hot(labels: Tensor, count: int) -> Tensor:
     return (labels[:, None] == torch.arange(count, device=labels.device)).float()
-
-
-@torch.no_grad()
-def _restore(parameters: list[Tensor], values: list[Tensor]) -> None:
-    torch._foreach_copy_(parameters, values)

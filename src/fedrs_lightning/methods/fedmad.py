@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedrs_lightning.errors import ConfigError, TrainingError
+from fedrs_lightning.errors import TrainingError
 from fedrs_lightning.methods.base import Buffers, Weighting, normalise, num_samples, stack
-from fedrs_lightning.methods.fedbn import FedBN, Norm, require_choice
+from fedrs_lightning.methods.fedbn import FedBN, Norm
+from fedrs_lightning.methods.requirements import require_choice, require_not_negative
 from fedrs_lightning.nn.modulation import Modulation, Order, Placement, Which, insert_modulation
 from fedrs_lightning.nn.surgery import keys_of, network_of
 from fedrs_lightning.states import dot, flatten, ordered_sum
@@ -60,8 +61,8 @@ class FedMAD(FedBN):
         reference: plain `sum` of the directions, or `weighted` by the number of samples (3).
         zero_update: a client that did not move gets `score_zero`, or the run stops with `fail` (5).
         upload: clients send the unit `direction`, or the raw `delta` (7). The weights are the same.
-        what: parameters that make up m: `gamma_beta`, `gamma`, `gamma_beta_bn` (with weight and bias of batch norm), or
-            `bn` alone, which needs no modulation layer (8, 13).
+        direction_of: parameters that make up m: `gamma_beta`, `gamma`, `gamma_beta_bn` (with weight and bias of batch
+            norm), or `bn` alone, which needs no modulation layer (8, 13).
         granularity: one cosine over the whole `vector`, or the mean of one cosine `per_module` (9).
         skip_dead_beta: leave those beta out of m that a batch norm cancels: their updates are rounding noise.
         modulation: `private`, or `shared` for the ablation without private modules (13).
@@ -86,7 +87,7 @@ class FedMAD(FedBN):
         reference: Reference = "sum",
         zero_update: ZeroUpdate = "score_zero",
         upload: Sent = "direction",
-        what: Source = "gamma_beta",
+        direction_of: Source = "gamma_beta",
         granularity: Granularity = "vector",
         skip_dead_beta: bool = True,
         modulation: Home = "private",
@@ -98,37 +99,25 @@ class FedMAD(FedBN):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(norms=norms, weighting=weighting, buffers=buffers)
-        if not 0 <= power < float("inf"):
-            raise ConfigError(f"power: {power} is not a number of at least 0")
-        if not 0 <= eps < float("inf"):
-            raise ConfigError(f"eps: {eps} is not a number of at least 0")
+        require_not_negative(power=power, eps=eps)
         for name, value, choices in (
             ("negative", negative, Negative),
             ("eps_place", eps_place, EpsPlace),
             ("reference", reference, Reference),
             ("zero_update", zero_update, ZeroUpdate),
             ("upload", upload, Sent),
-            ("what", what, Source),
+            ("direction_of", direction_of, Source),
             ("granularity", granularity, Granularity),
             ("modulation", modulation, Home),
             ("head", head, Home),
         ):
-            require_choice(name, value, get_args(choices))
+            require_choice(name, value, choices)
         self.power, self.num_layers, self.placement, self.which, self.order = power, num_layers, placement, which, order
-        self.eps, self.negative, self.eps_place, self.reference, self.zero_update = (
-            eps,
-            negative,
-            eps_place,
-            reference,
-            zero_update,
-        )
-        self.sent, self.source, self.granularity, self.skip_dead_beta = upload, what, granularity, skip_dead_beta
-        self.modulation, self.head, self.initial_gamma, self.initial_beta = (
-            modulation,
-            head,
-            initial_gamma,
-            initial_beta,
-        )
+        self.eps, self.eps_place, self.negative = eps, eps_place, negative
+        self.reference, self.zero_update, self.sent = reference, zero_update, upload
+        self.direction_of, self.granularity, self.skip_dead_beta = direction_of, granularity, skip_dead_beta
+        self.modulation, self.head = modulation, head
+        self.initial_gamma, self.initial_beta = initial_gamma, initial_beta
 
     def adapt(self, task: Task) -> None:
         """Insert the modulation layers."""
@@ -184,20 +173,17 @@ class FedMAD(FedBN):
         return normalise(self._sizes(uploads) * base**self.power)
 
     def _scores(self, directions: Sequence[Tensor], uploads: Sequence[Upload]) -> Tensor | None:
-        """s_k in [-1, 1], float64 [K]; the mean over the modules whose reference does not vanish; None when all vanish."""
+        """s_k in [-1, 1], float64 [K]: means over the modules whose reference does not vanish; None when all vanish."""
         cosines = []
+        emphasis = torch.ones(len(uploads), dtype=torch.float64)
+        if self.reference == "weighted":
+            emphasis = normalise(self._sizes(uploads))
         for direction in directions:
-            emphasis = (
-                normalise(self._sizes(uploads))
-                if self.reference == "weighted"
-                else torch.ones(len(uploads), dtype=torch.float64)
-            )
             reference = ordered_sum(emphasis[:, None] * direction)  # [P]
             length = dot(reference, reference).sqrt()
             if length > ZERO_NORM:
-                cosines.append(
-                    dot(direction, reference) / (length + (self.eps if self.eps_place == "denominator" else 0.0))
-                )  # |d_k| = 1
+                extra = self.eps if self.eps_place == "denominator" else 0.0
+                cosines.append(dot(direction, reference) / (length + extra))  # |d_k| = 1
         return ordered_sum(torch.stack(cosines)) / len(cosines) if cosines else None
 
     def _log(self, directions: Sequence[Tensor], scores: Tensor | None, uploads: Sequence[Upload]) -> None:
@@ -208,8 +194,7 @@ class FedMAD(FedBN):
             if self.zero_update == "fail" and not moved[index]:
                 raise TrainingError(
                     f"client {upload.client.id}: its modulation did not move in local training, so it has no "
-                    "direction; "
-                    "raise the learning rate or local_epochs, or set zero_update: score_zero"
+                    "direction; raise the learning rate or local_epochs, or set zero_update: score_zero"
                 )
 
     def _sizes(self, uploads: Sequence[Upload]) -> Tensor:
@@ -227,7 +212,7 @@ class FedMAD(FedBN):
         return groups
 
     def _sources(self, network: nn.Module) -> list[tuple[str, nn.Module]]:
-        if self.source != "bn" and self.num_layers == 0:
+        if self.direction_of != "bn" and self.num_layers == 0:
             return []
         types: dict[Source, tuple[type[nn.Module], ...]] = {
             "bn": (_BatchNorm,),
@@ -236,13 +221,13 @@ class FedMAD(FedBN):
         return [
             (name, module)
             for name, module in network.named_modules()
-            if isinstance(module, types.get(self.source, (Modulation,)))
+            if isinstance(module, types.get(self.direction_of, (Modulation,)))
         ]
 
     def _parameters(self, layer: nn.Module) -> list[nn.Parameter]:
         if not isinstance(layer, Modulation):
             return list(layer.parameters(recurse=False))
-        if self.source == "gamma" or (self.skip_dead_beta and layer.beta_is_dead):
+        if self.direction_of == "gamma" or (self.skip_dead_beta and layer.beta_is_dead):
             return [layer.gamma]
         return [layer.gamma, layer.beta]
 

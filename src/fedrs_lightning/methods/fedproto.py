@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, stack
-from fedrs_lightning.methods.fedbn import require_choice
-from fedrs_lightning.nn.prototypes import ClassMeans, class_statistics, pixel_form
-from fedrs_lightning.states import ordered_sum
+from fedrs_lightning.methods.requirements import num_classes, require_choice, require_not_negative, require_one_class
+from fedrs_lightning.nn.projection import embedding_form
+from fedrs_lightning.nn.prototypes import ClassMeans, class_labels, class_statistics, has_entry, pixel_form
+from fedrs_lightning.states import ordered_sum, select
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
 if TYPE_CHECKING:
@@ -71,10 +72,9 @@ class FedProto(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
-        if weight is not None and not 0 <= weight < float("inf"):
-            raise ConfigError(f"weight: {weight} is not a number of at least 0; 0 switches the term off")
-        require_choice("proto_weighting", proto_weighting, get_args(ProtoWeighting))
-        require_choice("regulariser", regulariser, get_args(Regulariser))
+        require_not_negative("0 switches the term off", weight=weight)
+        require_choice("proto_weighting", proto_weighting, ProtoWeighting)
+        require_choice("regulariser", regulariser, Regulariser)
         self.weight, self.average_model, self.proto_weighting = weight, average_model, proto_weighting
         self.regulariser, self.keep_missing = regulariser, keep_missing
 
@@ -95,7 +95,7 @@ class FedProto(FedAvg):
             ConfigError: the task has no classes, or is segmentation and `weight` is not set.
         """
         num_classes(task, type(self).__name__)
-        if self.weight is None and hasattr(task, "ignore_index"):
+        if self.weight is None and task.label_kind == "pixel_classes":
             raise ConfigError(
                 "FedProto: weight has no default for segmentation, which no source defines; set method.init_args.weight"
             )
@@ -106,8 +106,17 @@ class FedProto(FedAvg):
 
     def init_server(self, task: Task, clients: Sequence[Client]) -> State:
         """No prototypes."""
-        classes, (dimension, dtype) = num_classes(task), embedding_form(task)
+        classes, (dimension, dtype) = (
+            num_classes(task, "FedProto"),
+            embedding_form(task.model_state(), task.head_keys()),
+        )
         return {PROTOTYPES: torch.zeros(classes, dimension, dtype=dtype), VALID: torch.zeros(classes, dtype=torch.bool)}
+
+    # Server to client
+
+    def download(self, server: State, client_id: int) -> State:
+        """The model and the prototypes."""
+        return super().download(server, client_id) | select(server, (PROTOTYPES, VALID))
 
     # Client
 
@@ -117,7 +126,7 @@ class FedProto(FedAvg):
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
         """The task's loss and the weighted term `prototype`, from the one forward pass of the batch."""
-        embedding, labels = pixel_form(output.embedding, class_labels(batch, type(self).__name__))
+        embedding, labels = pixel_form(output.embedding, class_labels(batch))
         local.scratch[MEANS].add(embedding, labels, len(batch["image"]))
         prototypes, valid = local.received[PROTOTYPES], local.received[VALID]
         if self.regulariser == "prototypes":
@@ -158,58 +167,3 @@ class FedProto(FedAvg):
         state[PROTOTYPES] = torch.where(seen[:, None], mean.to(server[PROTOTYPES].dtype), server[PROTOTYPES])
         state[VALID] = seen | server[VALID] if self.keep_missing else seen
         return state
-
-
-def num_classes(task: Task, method: str = "this method") -> int:
-    """Number of classes of a task.
-
-    Raises:
-        ConfigError: it has none.
-    """
-    count = getattr(task, "num_classes", None)
-    if count is None:
-        raise ConfigError(f"{method} needs a task with classes; {type(task).__name__} has no num_classes")
-    return int(count)
-
-
-def require_one_class(task: Task, method: str) -> None:
-    """Refuse a task whose samples have several labels each.
-
-    Raises:
-        ConfigError: so they have.
-    """
-    if task.several_labels:
-        raise ConfigError(
-            f"{method} needs one class per sample, and {type(task).__name__} has several labels each; choose another "
-            "method"
-        )
-
-
-def class_labels(batch: Batch, method: str) -> Tensor:
-    """The one class of every sample or pixel: `mask`, or `label`, int64.
-
-    Raises:
-        ConfigError: samples have several labels each, so that there is no prototype of "its" class.
-    """
-    labels = batch["mask"] if "mask" in batch else batch["label"]
-    if labels.is_floating_point():
-        raise ConfigError(
-            f"{method} needs one class per sample, and this data set has several labels each; choose another method"
-        )
-    return labels
-
-
-def embedding_form(task: Task) -> tuple[int, torch.dtype]:
-    """Length D and dtype of the embedding, from the weight of the last layer, [C, D, ...].
-
-    Raises:
-        ConfigError: the task does not name its last layer.
-    """
-    state = task.model_state()
-    weight = next(state[key] for key in sorted(task.head_keys()) if state[key].dim() > 1)
-    return weight.shape[1], weight.dtype
-
-
-def has_entry(labels: Tensor, valid: Tensor) -> Tensor:
-    """Whether each label is a class with an entry: int64 [...] and bool [C] -> bool [...]."""
-    return (labels >= 0) & (labels < len(valid)) & valid[labels.clamp(0, len(valid) - 1)]

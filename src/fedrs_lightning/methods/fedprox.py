@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting
-from fedrs_lightning.nn.trainable import before_step, snapshot, squared_distance, trainable
+from fedrs_lightning.methods.requirements import require_not_negative
+from fedrs_lightning.nn.trainable import squared_distance, trainable
 
 if TYPE_CHECKING:
     from fedrs_lightning.types import Local
@@ -18,14 +15,14 @@ if TYPE_CHECKING:
 class FedProx(FedAvg):
     """Federated averaging of clients that are held near the model they received.
 
-    With w the received model, fixed during the visit, a client minimises
+    With w the received model, fixed during local training, a client minimises
 
         L_k = task loss + mu / 2 * sum over trainable tensors t of |theta^t - w^t|^2
 
-    Biases and batch-norm scales count, buffers do not. The penalty is not put through the backward pass: its gradient
-    mu (theta - w) is added to the gradients before every step, which is the same. So it passes through the moments of
-    Adam, as in the released PyTorch code (QinbinLi/MOON); the TensorFlow original adds it inside a plain SGD step,
-    where both agree. Its value is computed once a visit, after the last step, and logged as `fedprox/penalty`.
+    Biases and batch-norm scales count, buffers do not. The penalty is not put through the backward pass: `before_step`
+    adds its gradient, mu (theta - w), which is the same. So it passes through the moments of Adam, as in the released
+    PyTorch code (QinbinLi/MOON); the TensorFlow original adds it inside a plain SGD step, where both agree. Its value
+    is computed once, after the last step, and logged as `fedprox/penalty`.
 
     Args:
         mu: weight of the penalty, at least 0; 0 is FedAvg. The authors find no value that works everywhere and try
@@ -36,23 +33,20 @@ class FedProx(FedAvg):
 
     def __init__(self, mu: float = 0.01, weighting: Weighting = "samples", buffers: Buffers = "mean") -> None:
         super().__init__(weighting, buffers)
-        if not 0 <= mu < float("inf"):
-            raise ConfigError(f"mu: {mu} is not a number of at least 0; 0 is FedAvg")
+        require_not_negative("0 is FedAvg", mu=mu)
         self.mu = mu
 
     def on_local_start(self, local: Local) -> None:
-        """Remember w, and add mu (theta - w) to the gradients of every step."""
-        received = snapshot(trainable(local.task))
-        local.scratch["fedprox/received"] = received
-        mu = self.mu
+        """Remember w beside theta."""
+        local.scratch["fedprox"] = [(theta, theta.detach().clone()) for theta in trainable(local.task).values()]
 
-        def pull(parameters: list[Tensor], gradients: list[Tensor], places: list[int]) -> None:
-            apart = torch._foreach_sub(parameters, [received[place] for place in places])
-            torch._foreach_add_(gradients, apart, alpha=mu)
-
-        before_step(local.optimizer, pull)
+    def before_step(self, local: Local) -> None:
+        """gradient <- gradient + mu (theta - w)."""
+        for theta, w in local.scratch["fedprox"]:
+            if theta.grad is not None:
+                theta.grad.add_(theta - w, alpha=self.mu)
 
     def on_local_end(self, local: Local) -> None:
-        """Log the penalty at the end of the visit."""
-        apart = squared_distance(list(trainable(local.task).values()), local.scratch["fedprox/received"])
-        local.log["fedprox/penalty"] = float(0.5 * self.mu * apart)
+        """Log the penalty at the end of local training."""
+        theta, w = zip(*local.scratch["fedprox"], strict=True)
+        local.log["fedprox/penalty"] = float(0.5 * self.mu * squared_distance(theta, w))

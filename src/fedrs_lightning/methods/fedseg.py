@@ -5,7 +5,7 @@ class-heterogeneous federated learning for semantic segmentation"; docs/methods.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,13 @@ from torch.func import functional_call
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting
-from fedrs_lightning.methods.fedbn import require_choice
+from fedrs_lightning.methods.requirements import (
+    num_classes,
+    require_at_least_one,
+    require_choice,
+    require_not_negative,
+    require_positive,
+)
 from fedrs_lightning.nn.prototypes import rank_in_class, resize_labels, unit
 from fedrs_lightning.nn.surgery import MODEL, like, network_of
 from fedrs_lightning.seeding import torch_stream
@@ -42,15 +48,14 @@ class FedSeg(FedAvg):
     decoder's output embeds pixels. Before local training the received model, in evaluation mode, stores for each image
     m and class c the direction of the mean embedding, M_c. For a pixel a of class c, at the embedding's resolution:
 
-        L_con(a) = mean over m in M_c of -log( e^(<a,m>/tau) / (e^(<a,m>/tau) + sum over n not in M_c of e^(<a,n>/tau))
-        )
+        L_con(a) = mean over m in M_c of -log(e^(<a,m>/tau) / (e^(<a,m>/tau) + sum over n not in M_c of e^(<a,n>/tau)))
 
     averaged over at most max_anchors / (classes in the batch) random pixels of each class. A second such term takes as
     labels what the received model predicts with confidence, also where there is a label:
 
         L = L_ce + weight * L_con + weight * L_con,pseudo,    the last two from round `contrast_from_round` on
 
-    Nothing travels but the model, head included, and nothing is kept: the stored vectors are made anew in every visit.
+    Nothing travels but the model, head included, and nothing is kept: the stored vectors are made anew in every round.
 
     Two label values must not be confused. `ignore_index` of the task marks pixels without information (no data, a class
     left out): they are never supervised, neither by a label nor by a prediction. `background_index` marks FedSeg's
@@ -86,26 +91,16 @@ class FedSeg(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
-        if not 0 <= weight < float("inf"):
-            raise ConfigError(f"weight: {weight} is not a number of at least 0; 0 switches the contrasts off")
-        if not 0 < temperature < float("inf"):
-            raise ConfigError(f"temperature: {temperature} is not a positive number")
+        require_not_negative("0 switches the contrasts off", weight=weight)
+        require_positive(temperature=temperature)
         if not 0 < threshold <= 1:
             raise ConfigError(f"threshold: {threshold} is not in (0, 1]")
-        require_choice("present_set", present_set, get_args(PresentSet))
-        for name, value in (
-            ("max_anchors", max_anchors),
-            ("embedding_dim", embedding_dim),
-            ("contrast_from_round", contrast_from_round),
-        ):
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: {value} is below 1")
-        self.weight, self.temperature, self.background_index, self.present_set = (
-            weight,
-            temperature,
-            background_index,
-            present_set,
+        require_choice("present_set", present_set, PresentSet)
+        require_at_least_one(
+            max_anchors=max_anchors, embedding_dim=embedding_dim, contrast_from_round=contrast_from_round
         )
+        self.weight, self.temperature = weight, temperature
+        self.background_index, self.present_set = background_index, present_set
         self.max_anchors, self.threshold, self.embedding_dim = max_anchors, threshold, embedding_dim
         self.contrast_from_round = contrast_from_round
 
@@ -117,18 +112,14 @@ class FedSeg(FedAvg):
         Raises:
             ConfigError: it is neither a class nor the task's `ignore_index`.
         """
-        index, count, ignored = (
-            self.background_index,
-            getattr(task, "num_classes", None),
-            getattr(task, "ignore_index", None),
-        )
-        if index is None or count is None or 0 <= index < count or index == ignored:
+        if task.label_kind != "pixel_classes" or self.background_index is None:
             return
-        raise ConfigError(
-            f"FedSeg: background_index: {index} is no label; name one of the classes 0 to {count - 1}, null for none, "
-            "or the task's "
-            f"ignore_index {ignored}, as in the authors' data"
-        )
+        index, count, ignored = self.background_index, num_classes(task, "FedSeg"), task.ignore_index
+        if not 0 <= index < count and index != ignored:
+            raise ConfigError(
+                f"FedSeg: background_index: {index} is no label; name one of the classes 0 to {count - 1}, null for "
+                f"none, or the task's ignore_index {ignored}, as in the authors' data"
+            )
 
     def adapt(self, task: Task) -> None:
         """Add the projection head as `task.model.fedseg`.
@@ -139,7 +130,7 @@ class FedSeg(FedAvg):
         """
         network = network_of(task)
         channels = getattr(network, "embedding_channels", None)
-        if channels is None or not hasattr(task, "ignore_index"):
+        if channels is None or task.label_kind != "pixel_classes":
             raise ConfigError(
                 f"FedSeg is defined for segmentation only; {type(task).__name__} is none. Choose another method"
             )
@@ -157,7 +148,7 @@ class FedSeg(FedAvg):
         own = {key: value.clone() for key, value in local.task.model_state().items() if key not in local.received}
         received = {key: value for key, value in local.received.items() if key.startswith(MODEL)}
         local.scratch[FROZEN] = {key.removeprefix(MODEL): value for key, value in (own | received).items()}
-        # a stream of its own: draws from the visit's would move the network's own random layers
+        # a stream of its own: draws from the current one would move the network's own random layers
         local.scratch[DRAWS] = torch_stream("fedseg", "anchors", torch.initial_seed())
         contrasts = local.round >= self.contrast_from_round
         vectors, classes = [], []

@@ -5,18 +5,26 @@ shift: a prototype view"; docs/methods.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, stack
-from fedrs_lightning.methods.fedbn import require_choice
-from fedrs_lightning.methods.fedproto import class_labels, embedding_form, has_entry, num_classes, require_one_class
+from fedrs_lightning.methods.requirements import (
+    num_classes,
+    require_at_least_one,
+    require_choice,
+    require_not_negative,
+    require_one_class,
+    require_positive,
+)
 from fedrs_lightning.nn.clustering import cluster_centres, finch
-from fedrs_lightning.nn.prototypes import ClassMeans, pixel_form, stratified, unit
+from fedrs_lightning.nn.projection import embedding_form
+from fedrs_lightning.nn.prototypes import ClassMeans, class_labels, has_entry, pixel_form, stratified, unit
 from fedrs_lightning.seeding import torch_stream
+from fedrs_lightning.states import select
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
 if TYPE_CHECKING:
@@ -36,9 +44,9 @@ class FPL(FedAvg):
     mean, so that a domain with many clients counts no more than one with few. With f the embedding (length D) and y the
     class of a sample:
 
-        L_CP = -log( sum over p of class y of exp(cos(f, p) / temperature) / sum over all p of exp(cos(f, p) /
-        temperature) ) L_UP = 1 / D |f - U_y|^2 L = CE + 1 / B * sum over samples with prototypes of (contrastive_weight
-        L_CP + unbiased_weight L_UP)
+        L_CP = -log(sum over p of class y of e^(cos(f, p) / temperature) / sum over all p of the same)
+        L_UP = 1 / D |f - U_y|^2
+        L    = CE + 1 / B * sum over samples with prototypes of (contrastive_weight L_CP + unbiased_weight L_UP)
 
     FINCH takes the coarsest partition that has more than one cluster, or the first if that has one already: two
     prototypes are one cluster, a single one is its own. Classes that nobody has have no entry, and their samples add 0.
@@ -73,19 +81,13 @@ class FPL(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
-        if not 0 < temperature < float("inf"):
-            raise ConfigError(f"temperature: {temperature} is not a positive number")
-        for name, value in (("contrastive_weight", contrastive_weight), ("unbiased_weight", unbiased_weight)):
-            if not 0 <= value < float("inf"):
-                raise ConfigError(f"{name}: {value} is not a number of at least 0; 0 switches the term off")
-        require_choice("unbiased_reduction", unbiased_reduction, get_args(Reduction))
-        if num_pixels is not None and num_pixels < 1:
-            raise ConfigError(f"num_pixels: {num_pixels} is below 1")
-        self.temperature, self.contrastive_weight, self.unbiased_weight = (
-            temperature,
-            contrastive_weight,
-            unbiased_weight,
-        )
+        require_positive(temperature=temperature)
+        off = "0 switches the term off"
+        require_not_negative(off, contrastive_weight=contrastive_weight, unbiased_weight=unbiased_weight)
+        require_choice("unbiased_reduction", unbiased_reduction, Reduction)
+        require_at_least_one(num_pixels=num_pixels)
+        self.temperature = temperature
+        self.contrastive_weight, self.unbiased_weight = contrastive_weight, unbiased_weight
         self.unbiased_reduction, self.num_pixels, self.keep_missing = unbiased_reduction, num_pixels, keep_missing
 
     # Structure
@@ -105,7 +107,7 @@ class FPL(FedAvg):
             ConfigError: the task has no classes, or is segmentation and `num_pixels` is not set.
         """
         num_classes(task, type(self).__name__)
-        if self.num_pixels is None and hasattr(task, "ignore_index"):
+        if self.num_pixels is None and task.label_kind == "pixel_classes":
             raise ConfigError(
                 "FPL: num_pixels has no default for segmentation, which no source defines; set "
                 "method.init_args.num_pixels, such as 4096"
@@ -113,26 +115,32 @@ class FPL(FedAvg):
 
     def init_server(self, task: Task, clients: Sequence[Client]) -> State:
         """No cluster prototypes: J = 0."""
-        dimension, dtype = embedding_form(task)
+        dimension, dtype = embedding_form(task.model_state(), task.head_keys())
         return {PROTOTYPES: torch.zeros(0, dimension, dtype=dtype), CLASSES: torch.zeros(0, dtype=torch.int64)}
+
+    # Server to client
+
+    def download(self, server: State, client_id: int) -> State:
+        """The model and the cluster prototypes."""
+        return super().download(server, client_id) | select(server, (PROTOTYPES, CLASSES))
 
     # Client
 
     def on_local_start(self, local: Local) -> None:
         """Derive U_c from the cluster prototypes; no samples counted."""
-        classes = num_classes(local.task)
+        classes = num_classes(local.task, "FPL")
         prototypes, members = local.received[PROTOTYPES], local.received[CLASSES]
         of_class = (members == torch.arange(classes, device=members.device)[:, None]).to(prototypes.dtype)  # [C, J]
         count = of_class.sum(1)
         local.scratch[UNBIASED] = of_class @ prototypes / count.clamp(min=1)[:, None]
         local.scratch[VALID] = count > 0
         local.scratch[MEANS] = ClassMeans(classes, local.client.num_samples)
-        # a stream of its own: draws from the visit's would move the network's own random layers
+        # a stream of its own: draws from the current one would move the network's own random layers
         local.scratch[DRAWS] = torch_stream("fpl", "pixels", torch.initial_seed())
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
-        """The task's loss and the weighted terms `contrastive` and `unbiased`, from the one forward pass of the batch."""
-        embedding, labels = pixel_form(output.embedding, class_labels(batch, type(self).__name__))
+        """The task's loss and the weighted terms `contrastive` and `unbiased`, from one forward pass of the batch."""
+        embedding, labels = pixel_form(output.embedding, class_labels(batch))
         local.scratch[MEANS].add(embedding, labels, len(batch["image"]))
         valid = local.scratch[VALID]
         labels = torch.where((labels >= 0) & (labels < len(valid)), labels, -1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,12 @@ from torch.func import functional_call
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting
-from fedrs_lightning.methods.fedbn import require_choice
+from fedrs_lightning.methods.requirements import (
+    require_at_least_one,
+    require_choice,
+    require_not_negative,
+    require_positive,
+)
 from fedrs_lightning.nn.projection import in_at_least_float32, insert_projection, last_linear
 from fedrs_lightning.nn.surgery import MODEL, network_of
 from fedrs_lightning.types import Batch, Local, Output, State
@@ -32,16 +37,16 @@ class MOON(FedAvg):
 
     The classifier reads a projection head (two linear layers with a ReLU between), which is a part of the model and
     travels. With z the projection of a batch's images in the model under training, z_glob in the received model w and
-    z_r in the client's models after its last visits, the newest first,
+    z_r in the client's models after its last rounds, the newest first,
 
         L_k = task loss + mu * mean over the batch of l
         l   = -log( exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + sum over r of exp(cos(z, z_r) / tau)) )
 
     The received and the earlier models are frozen and in evaluation mode. They cost a pass each, without gradient; the
-    model under training runs once. A client keeps its last models, also over rounds without it. At its first visit
+    model under training runs once. A client keeps its last models, also over rounds without it. In its first round
     there is none: l is then 0 (`skip`, as in the released code, whose pool is empty in its first round), or w takes the
-    place (`use_global`). Released code also files the untrained models of clients that have not been visited; here a
-    client has no earlier model before its first visit. The contrast needs no labels, so it is the same for multi-label
+    place (`use_global`). Released code also files the untrained models of clients that have not taken part; here a
+    client has no earlier model before its first round. The contrast needs no labels, so it is the same for multi-label
     tasks.
 
     On a segmentation task there is no image-level projection: with `projection: false` z is the decoder's output
@@ -70,14 +75,10 @@ class MOON(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
-        if not 0 <= mu < float("inf"):
-            raise ConfigError(f"mu: {mu} is not a number of at least 0; 0 switches the contrast off")
-        if not 0 < temperature < float("inf"):
-            raise ConfigError(f"temperature: {temperature} is not a positive number")
-        for name, value in (("out_dim", out_dim), ("buffer", buffer)):
-            if value < 1:
-                raise ConfigError(f"{name}: {value} is below 1")
-        require_choice("first_round", first_round, get_args(FirstRound))
+        require_not_negative("0 switches the contrast off", mu=mu)
+        require_positive(temperature=temperature)
+        require_at_least_one(out_dim=out_dim, buffer=buffer)
+        require_choice("first_round", first_round, FirstRound)
         self.mu, self.temperature, self.projection, self.out_dim = mu, temperature, projection, out_dim
         self.buffer, self.first_round = buffer, first_round
 

@@ -1,4 +1,4 @@
-"""Domain-adaptive prototypes: descriptors of a batch, two modulators of the anchors, their gate (docs/deviations.md)."""
+"""Domain-adaptive prototypes: a batch's descriptors, two modulators of the anchors, their gate (docs/deviations.md)."""
 
 from __future__ import annotations
 

@@ -126,9 +126,8 @@ def insert_modulation(
     if blocks and placement == "pre_bn":
         rank_zero_warn(
             "placement: pre_bn puts the modulation directly in front of a batch norm, which cancels it in training: "
-            "the gradient of "
-            "beta is rounding noise and that of gamma nearly so, and Adam enlarges both to full steps. Use placement: "
-            "pre_block."
+            "the gradient of beta is rounding noise and that of gamma nearly so, and Adam enlarges both to full steps. "
+            "Use placement: pre_block."
         )
     sites = [site for block in blocks for site in _sites(block, placement, which)]
     for site in sites:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrs_lightning.nn.surgery import MODEL, attach, like
-from fedrs_lightning.types import Output
+from fedrs_lightning.types import Output, State
 
 CHILD = "projection"
 
@@ -26,6 +26,17 @@ def last_linear(network: nn.Module, head_keys: Collection[str]) -> tuple[str, nn
     names = sorted({key.removeprefix(MODEL).rpartition(".")[0] for key in head_keys})
     layer = network.get_submodule(names[0]) if len(names) == 1 else None
     return (names[0], layer) if isinstance(layer, nn.Linear) else None
+
+
+def embedding_form(state: State, head_keys: Collection[str]) -> tuple[int, torch.dtype]:
+    """Length D and dtype of the embedding, from the weight of the last layer, [C, D, ...].
+
+    Args:
+        state: `model/*` entries of the network.
+        head_keys: as in `last_linear`.
+    """
+    weight = next(state[key] for key in sorted(head_keys) if state[key].dim() > 1)
+    return weight.shape[1], weight.dtype
 
 
 def replace_layer(network: nn.Module, name: str, layer: nn.Module) -> None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrs_lightning.states import dot, ordered_sum
+from fedrs_lightning.types import Batch
 
 EPS = 1e-12
 """Smallest length that `unit` divides by, so that a zero vector stays zero."""
@@ -28,6 +29,16 @@ def unit(vectors: Tensor, dim: int = -1) -> Tensor:
                 [0.0000, 0.0000]])
     """
     return F.normalize(vectors, dim=dim, eps=EPS)
+
+
+def class_labels(batch: Batch) -> Tensor:
+    """The one class of every sample or pixel: `mask`, or `label`, int64."""
+    return batch["mask"] if "mask" in batch else batch["label"]
+
+
+def has_entry(labels: Tensor, valid: Tensor) -> Tensor:
+    """Whether each label is a class with an entry: int64 [...] and bool [C] -> bool [...]."""
+    return (labels >= 0) & (labels < len(valid)) & valid[labels.clamp(0, len(valid) - 1)]
 
 
 def resize_labels(labels: Tensor, size: Sequence[int]) -> Tensor:

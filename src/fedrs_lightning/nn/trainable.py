@@ -1,15 +1,11 @@
-"""Trainable parameters under their state keys, and terms of the objective whose gradient is known without a backward
-pass.
-"""
+"""Trainable parameters under their state keys, copies of them, and distances between them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from fedrs_lightning.nn.surgery import MODEL, network_of
 
@@ -26,27 +22,6 @@ def trainable(task_or_model: nn.Module) -> dict[str, nn.Parameter]:
 def snapshot(parameters: Mapping[str, Tensor]) -> list[Tensor]:
     """Detached copies in the same memory format."""
     return [parameter.detach().clone() for parameter in parameters.values()]
-
-
-def before_step(optimizer: Optimizer, act: Callable[[list[Tensor], list[Tensor], list[int]], object]) -> None:
-    """Let `act` change the gradients between every backward pass and the optimiser's step, as long as the optimiser
-    lives.
-
-    Args:
-        optimizer: of one visit.
-        act: called without gradient tracking with the parameters that have a gradient, their gradients, and their
-            positions among all parameters of the optimiser. A parameter without a gradient takes no step, and has
-            nothing to change.
-    """
-    parameters: list[Tensor] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-    def hook(*_: Any) -> None:
-        places = [place for place, parameter in enumerate(parameters) if parameter.grad is not None]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        with torch.no_grad():
-            act([parameters[place] for place in places], gradients, places)
-
-    optimizer.register_step_pre_hook(hook)
 
 
 def squared_distance(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:

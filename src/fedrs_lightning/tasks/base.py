@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -21,6 +21,7 @@ from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.nn.surgery import MODEL
 from fedrs_lightning.types import Batch, Output, State
 
+LabelKind = Literal["one_class", "several_classes", "pixel_classes"]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 
@@ -31,11 +32,12 @@ class Task(L.LightningModule, ABC):
         model: everything that can travel; its forward returns an `Output`.
         optimizer: makes an optimiser for the given parameters; the engine calls it anew for each client and round.
             Adam with learning rate 0.001 until somebody sets another.
-        several_labels: whether a sample may have several classes, or none.
+        label_kind: what the labels are: `one_class` per image, `several_classes` per image (or none), or
+            `pixel_classes`, one class per pixel.
     """
 
     model: nn.Module
-    several_labels: bool = False
+    label_kind: LabelKind = "one_class"
 
     def __init__(self) -> None:
         super().__init__()

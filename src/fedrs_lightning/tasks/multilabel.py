@@ -37,7 +37,7 @@ class MultilabelTask(ClassificationTask):
         class_names: names of the classes for the scores; numbers where none are given.
     """
 
-    several_labels = True
+    label_kind = "several_classes"
 
     def __init__(
         self,

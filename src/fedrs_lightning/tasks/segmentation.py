@@ -57,6 +57,8 @@ class SegmentationTask(Task):
         band_init: filters for bands that the weights file does not have: `mean` of its filters, or `random`.
     """
 
+    label_kind = "pixel_classes"
+
     def __init__(
         self,
         architecture: Architecture,

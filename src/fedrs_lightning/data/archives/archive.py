@@ -1,7 +1,7 @@
 """What lies on disk: samples with labels or masks, and how one is decoded. An archive knows nothing about clients.
 
-A data set of your own is a subclass of `ImageArchive` (one file, one class or several) or of `TileArchive` (large images
-with masks, cut into crops): docs/add-a-dataset.md writes one. Constructors do no I/O.
+A data set of your own is a subclass of `ImageArchive` (images with one class or several) or of `TileArchive` (large
+images with masks, cut into crops): docs/add-a-dataset.md writes one. Constructors do no I/O.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Archive(ABC):
         root: the user's folder, never written to.
         folders: names of the attributes that hold folders.
         class_names: of the classes 0, 1, ...
-        band_names: of the bands that a network takes, in its order. Names such as `red`, `R` or `B04` say what they show.
+        band_names: of the bands that a network takes, in its order. Names such as `red` or `B04` say what they show.
         unscored: classes that are trained on but left out of a mean over classes, such as clutter.
         dtype: of a stored pixel, `uint8` or `uint16`.
         published: customary mean and deviation of each band, after `scale`; None where there are none.
@@ -91,7 +91,7 @@ class Archive(ABC):
 
     @abstractmethod
     def listing(self) -> ImageListing | TileListing:
-        """What lies there, without decoding a sample."""
+        """List what is there, see `ImageArchive` and `TileArchive`."""
 
     @abstractmethod
     def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:

@@ -1,4 +1,4 @@
-"""Entries of the server state with one row a client."""
+"""Entries of the server state with one row per client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedrs_lightning.types import Client, State, Upload
+from fedrs_lightning.types import Client, Upload
 
 
 def client_ids(clients: Sequence[Client]) -> Tensor:
@@ -24,8 +24,3 @@ def rows_of(ids: Tensor, senders: Sequence[Upload] | Sequence[int]) -> Tensor:
     """
     wanted = [sender.client.id if isinstance(sender, Upload) else sender for sender in senders]
     return torch.searchsorted(ids, torch.tensor(wanted, dtype=torch.int64, device=ids.device))
-
-
-def model_entries(state: State) -> State:
-    """The `model/*` entries: what a client needs of a server state that holds more."""
-    return {key: value for key, value in state.items() if key.startswith("model/")}
