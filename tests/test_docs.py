@@ -24,11 +24,11 @@ from fedrs_lightning.cli import data_options, flops, plot, sweep, table
 from fedrs_lightning.cli.grid import combinations, parse_extra, parse_grids, parse_seeds
 from fedrs_lightning.cli.main import COMMANDS as SUBCOMMANDS
 from fedrs_lightning.cli.parser import RunSettings, parse
-from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
 from fedrs_lightning.engine.engine import Schedule
 from fedrs_lightning.engine.strategy import FabricSettings
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.results.store import find_runs
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample, write_sample
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])

@@ -16,11 +16,11 @@ import yaml
 
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.cli.parser import config_hash, parse, resolved
-from fedrs_lightning.data.synth.aerial import AerialSample
-from fedrs_lightning.data.synth.aerial_files import write_sample
-from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
-from fedrs_lightning.data.synth.bigearthnet_archive import write_sample as write_patches
 from fedrs_lightning.results.store import RunStore
+from fedrs_lightning.synth.aerial.archive import write_sample
+from fedrs_lightning.synth.aerial.sample import AerialSample
+from fedrs_lightning.synth.bigearthnet.archive import write_sample as write_patches
+from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))

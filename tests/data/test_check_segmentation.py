@@ -16,11 +16,11 @@ from fedrs_lightning.data.check_segmentation import check_segmentation
 from fedrs_lightning.data.datasets.loveda import LoveDA
 from fedrs_lightning.data.datasets.potsdam import Potsdam
 from fedrs_lightning.data.datasets.vaihingen import Vaihingen
-from fedrs_lightning.data.synth import aerial_defects
-from fedrs_lightning.data.synth.aerial import AerialSample
-from fedrs_lightning.data.synth.aerial_encoding import encode_tiff
-from fedrs_lightning.data.synth.aerial_files import write_sample
 from fedrs_lightning.errors import DataError
+from fedrs_lightning.synth.aerial import defects as aerial_defects
+from fedrs_lightning.synth.aerial.archive import write_sample
+from fedrs_lightning.synth.aerial.encoding import encode_tiff
+from fedrs_lightning.synth.aerial.sample import AerialSample
 
 ERODED = r"eroded_COMPLETE/top_mosaic_09cm_area3_noBoundary\.tif"
 BOTH = "header deep"

@@ -10,7 +10,7 @@ import pytest
 
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.data import progress
-from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample, write_sample
 
 EUROSAT = "configs/data/eurosat_synthetic.yaml"
 ROOT = Path(__file__).resolve().parents[2]

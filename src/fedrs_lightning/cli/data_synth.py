@@ -12,7 +12,11 @@ from fedrs_lightning.errors import ConfigError
 
 def main(argv: Sequence[str]) -> int:
     """Write the sample; returns the exit code."""
-    from fedrs_lightning.data.synth import aerial, aerial_defects, bigearthnet_defects, defects, eurosat
+    from fedrs_lightning.synth.aerial import defects as aerial_defects
+    from fedrs_lightning.synth.aerial import sample as aerial
+    from fedrs_lightning.synth.bigearthnet import defects as bigearthnet_defects
+    from fedrs_lightning.synth.eurosat import defects
+    from fedrs_lightning.synth.eurosat import sample as eurosat
 
     faults = {"eurosat": defects.DEFECTS} | aerial_defects.DEFECTS | {"bigearthnet": bigearthnet_defects.DEFECTS}
     layouts = {"eurosat": tuple(eurosat.LAYOUTS)} | dict(aerial.LAYOUTS)
@@ -93,8 +97,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _synth_bigearthnet(options: argparse.Namespace, injected: tuple[str, ...], command: list[str]) -> int:
-    from fedrs_lightning.data.synth.bigearthnet import SIZES, BigEarthNetSample
-    from fedrs_lightning.data.synth.bigearthnet_archive import write_sample
+    from fedrs_lightning.synth.bigearthnet.archive import write_sample
+    from fedrs_lightning.synth.bigearthnet.sample import SIZES, BigEarthNetSample
 
     if options.domains != 1:
         raise ConfigError("--domains is not for bigearthnet, whose domains are its countries; leave it out")
@@ -117,8 +121,8 @@ def _synth_bigearthnet(options: argparse.Namespace, injected: tuple[str, ...], c
 
 
 def _synth_aerial(options: argparse.Namespace, injected: tuple[str, ...], command: list[str]) -> int:
-    from fedrs_lightning.data.synth.aerial import AerialSample
-    from fedrs_lightning.data.synth.aerial_files import write_sample
+    from fedrs_lightning.synth.aerial.archive import write_sample
+    from fedrs_lightning.synth.aerial.sample import AerialSample
 
     if options.domains < 1 or (
         options.domain is not None and options.domains > 1 and options.domain >= options.domains

@@ -10,14 +10,15 @@ import numpy as np
 
 from fedrs_lightning.data.datasets import potsdam, vaihingen
 from fedrs_lightning.data.datasets.loveda import RANGES
-from fedrs_lightning.data.synth import aerial_camera, aerial_defects
-from fedrs_lightning.data.synth.aerial_country import paint_town_and_country
-from fedrs_lightning.data.synth.aerial_names import LABEL_FOLDERS
-from fedrs_lightning.data.synth.aerial_scene import AerialScene
-from fedrs_lightning.data.synth.aerial_town import Town, paint_town
-from fedrs_lightning.data.synth.shift import GOLDEN, SpectralShift, Style, spatial_style
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.seeding import numpy_stream
+from fedrs_lightning.synth.aerial import camera as aerial_camera
+from fedrs_lightning.synth.aerial import defects as aerial_defects
+from fedrs_lightning.synth.aerial.country import paint_town_and_country
+from fedrs_lightning.synth.aerial.names import LABEL_FOLDERS
+from fedrs_lightning.synth.aerial.scene import AerialScene
+from fedrs_lightning.synth.aerial.town import Town, paint_town
+from fedrs_lightning.synth.scenes.shift import GOLDEN, SpectralShift, Style, spatial_style
 
 Size = Literal["tiny", "small", "medium"]
 SIZES = ("tiny", "small", "medium")

@@ -24,12 +24,12 @@ from fedrs_lightning.data.datasets.bigearthnet_files import (
     METADATA,
     band_path,
 )
-from fedrs_lightning.data.synth import bigearthnet_defects as defects
-from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample, render
-from fedrs_lightning.data.synth.bigearthnet_files import encode, write_table
-from fedrs_lightning.data.synth.bigearthnet_places import Patch
-from fedrs_lightning.data.synth.folder import describe, publish
 from fedrs_lightning.errors import RunError
+from fedrs_lightning.synth.bigearthnet import defects
+from fedrs_lightning.synth.bigearthnet.files import encode, write_table
+from fedrs_lightning.synth.bigearthnet.patches import Patch
+from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample, render
+from fedrs_lightning.synth.sample import describe, publish
 
 _CHUNK = 16  # patches that a process renders at a time
 _ENOUGH = 400  # patches from which starting other processes pays

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedrs_lightning.data.synth import spectra
-from fedrs_lightning.data.synth.shift import Style
+from fedrs_lightning.synth.scenes import spectra
+from fedrs_lightning.synth.scenes.shift import Style
 
 
 class Scene:

@@ -1,4 +1,4 @@
-"""Town and country at 30 cm for LoveDA: towns of larger buildings, fields in rows, woods, water, bare ground, villages."""
+"""Town and country at 30 cm for LoveDA: larger buildings, fields in rows, woods, water, bare ground, villages."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedrs_lightning.data.synth.aerial_scene import BARREN, FIELD, FOREST, GRASS, ROAD, WATER, AerialScene
-from fedrs_lightning.data.synth.aerial_town import Town, crowns, paint_town, pave, street
-from fedrs_lightning.data.synth.scene import borders
+from fedrs_lightning.synth.aerial.scene import BARREN, FIELD, FOREST, GRASS, ROAD, WATER, AerialScene
+from fedrs_lightning.synth.aerial.town import Town, crowns, paint_town, pave, street
+from fedrs_lightning.synth.scenes.scene import borders
 
 CITY = Town(
     block=62.0,

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedrs_lightning.data.synth import spectra
-from fedrs_lightning.data.synth.scene import Scene
-from fedrs_lightning.data.synth.shift import SpectralShift, Style
+from fedrs_lightning.synth.scenes import spectra
+from fedrs_lightning.synth.scenes.scene import Scene
+from fedrs_lightning.synth.scenes.shift import SpectralShift, Style
 
 ROAD, PAVED, BUILDING, GRASS, TREE, FOREST, WATER, BARREN, FIELD, CLUTTER = range(10)
 """Kinds of ground cover; data sets make their classes from these. Cars are a layer of their own."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrs_lightning.data.synth.bigearthnet_scene import PATCH_SIDE
+from fedrs_lightning.synth.bigearthnet.landcover import PATCH_SIDE
 
 
 def encode(pixels: np.ndarray, epsg: int, corner: tuple[int, int]) -> bytes:

@@ -20,10 +20,10 @@ from fedrs_lightning.data.datasets.bigearthnet_files import (
     product_of,
     read_band,
 )
-from fedrs_lightning.data.synth.bigearthnet_files import write_table
-from fedrs_lightning.data.synth.bigearthnet_places import Patch
-from fedrs_lightning.data.synth.defects import require_known
 from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.synth.bigearthnet.files import write_table
+from fedrs_lightning.synth.bigearthnet.patches import Patch
+from fedrs_lightning.synth.eurosat.defects import require_known
 
 PLACES = {
     "missing-band": Patch("Finland", "summer", 0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedrs_lightning.data.synth import spectra
+from fedrs_lightning.synth.scenes import spectra
 
 # What the air adds to each band at the top of the atmosphere, reflectance, on a middling day.
 _PATH = np.asarray([0.066, 0.036, 0.021, 0.017, 0.014, 0.012, 0.010, 0.009, 0.002, 0.001], dtype=np.float32)

@@ -13,10 +13,10 @@ import numpy as np
 from PIL import Image
 
 from fedrs_lightning.data.rasters import read_whole
-from fedrs_lightning.data.synth import defects
-from fedrs_lightning.data.synth.aerial_encoding import encode_png, encode_tiff
-from fedrs_lightning.data.synth.aerial_names import LABEL_FOLDERS, VIEW_FOLDERS
 from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.synth.aerial.encoding import encode_png, encode_tiff
+from fedrs_lightning.synth.aerial.names import LABEL_FOLDERS, VIEW_FOLDERS
+from fedrs_lightning.synth.eurosat import defects
 
 Change = Callable[[np.ndarray], np.ndarray]
 

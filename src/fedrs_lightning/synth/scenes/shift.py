@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedrs_lightning.data.synth import spectra
 from fedrs_lightning.seeding import numpy_stream
+from fedrs_lightning.synth.scenes import spectra
 
 GOLDEN = 0.6180339887498949
 

@@ -18,15 +18,15 @@ from torch.nn import functional as F
 
 from fedrs_lightning.data.datasets import bigearthnet_files as layout
 from fedrs_lightning.data.datasets.bigearthnet_tables import country_table, read_tables
-from fedrs_lightning.data.synth import bigearthnet_archive
-from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample, paint_patch, render
-from fedrs_lightning.data.synth.bigearthnet_archive import write_sample
-from fedrs_lightning.data.synth.bigearthnet_files import encode
-from fedrs_lightning.data.synth.bigearthnet_places import CLIENTS, Patch, class_weights, largest, patches
-from fedrs_lightning.data.synth.bigearthnet_scene import COVERS, labels
-from fedrs_lightning.data.synth.gap import spectral_gap
-from fedrs_lightning.data.synth.shift import SpectralShift
 from fedrs_lightning.errors import ConfigError, RunError
+from fedrs_lightning.synth.bigearthnet import archive as bigearthnet_archive
+from fedrs_lightning.synth.bigearthnet.archive import write_sample
+from fedrs_lightning.synth.bigearthnet.files import encode
+from fedrs_lightning.synth.bigearthnet.landcover import COVERS, labels
+from fedrs_lightning.synth.bigearthnet.patches import CLIENTS, Patch, class_weights, largest, patches
+from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample, paint_patch, render
+from fedrs_lightning.synth.scenes.gap import spectral_gap
+from fedrs_lightning.synth.scenes.shift import SpectralShift
 
 
 def digest(folder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedrs_lightning.data.palettes import ISPRS
-from fedrs_lightning.data.synth.aerial_scene import (
+from fedrs_lightning.synth.aerial.scene import (
     BARREN,
     BUILDING,
     CLUTTER,
@@ -18,7 +18,7 @@ from fedrs_lightning.data.synth.aerial_scene import (
     WATER,
     AerialScene,
 )
-from fedrs_lightning.data.synth.scene import blur
+from fedrs_lightning.synth.scenes.scene import blur
 
 VIEWS: dict[str, tuple[int, ...]] = {"RGB": (0, 1, 2), "IRRG": (3, 0, 1), "RGBIR": (0, 1, 2, 3)}
 """Channels of each picture among red, green, blue, near infrared."""

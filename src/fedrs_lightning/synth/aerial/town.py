@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedrs_lightning.data.synth.aerial_scene import (
+from fedrs_lightning.synth.aerial.scene import (
     BARREN,
     BUILDING,
     CLUTTER,

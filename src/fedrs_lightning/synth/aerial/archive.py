@@ -12,12 +12,12 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from fedrs_lightning.data.synth import aerial_defects
-from fedrs_lightning.data.synth.aerial import DATASETS, AerialSample, Tile, render
-from fedrs_lightning.data.synth.aerial_camera import ISPRS_COLOURS, VIEWS, erode
-from fedrs_lightning.data.synth.aerial_encoding import encode_png, encode_tiff
-from fedrs_lightning.data.synth.aerial_names import LABEL_FOLDERS, VIEW_FOLDERS
-from fedrs_lightning.data.synth.folder import describe, publish
+from fedrs_lightning.synth.aerial import defects as aerial_defects
+from fedrs_lightning.synth.aerial.camera import ISPRS_COLOURS, VIEWS, erode
+from fedrs_lightning.synth.aerial.encoding import encode_png, encode_tiff
+from fedrs_lightning.synth.aerial.names import LABEL_FOLDERS, VIEW_FOLDERS
+from fedrs_lightning.synth.aerial.sample import DATASETS, AerialSample, Tile, render
+from fedrs_lightning.synth.sample import describe, publish
 
 _PIECE = 512  # pixels of a side in the converted form
 _WORKERS = 4  # each holds the layers of one scene

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrs_lightning.data.datasets.bigearthnet_files import SIDE
-from fedrs_lightning.data.synth import bigearthnet_defects as defects
-from fedrs_lightning.data.synth import sensor, spectra
-from fedrs_lightning.data.synth.bigearthnet_places import Patch, class_weights, largest, patches
-from fedrs_lightning.data.synth.bigearthnet_scene import PATCH_SIDE, PIXEL, labels, paint
-from fedrs_lightning.data.synth.scene import Scene, blur, shrink
-from fedrs_lightning.data.synth.shift import SpectralShift, spatial_style
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.seeding import numpy_stream
+from fedrs_lightning.synth.bigearthnet import defects
+from fedrs_lightning.synth.bigearthnet.landcover import PATCH_SIDE, PIXEL, labels, paint
+from fedrs_lightning.synth.bigearthnet.patches import Patch, class_weights, largest, patches
+from fedrs_lightning.synth.scenes import sensor, spectra
+from fedrs_lightning.synth.scenes.scene import Scene, blur, shrink
+from fedrs_lightning.synth.scenes.shift import SpectralShift, spatial_style
 
 SIZES = {"tiny": 10, "small": 120, "medium": 2500}
 """Summer patches of each of the eight countries."""

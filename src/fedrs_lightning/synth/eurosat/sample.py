@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.progress import track
 
 from fedrs_lightning.data.datasets.eurosat_files import ALL_BANDS_PATH, CLASSES
-from fedrs_lightning.data.synth import defects, landcover, sensor
-from fedrs_lightning.data.synth.folder import describe, publish
-from fedrs_lightning.data.synth.scene import Scene, blur, shrink
-from fedrs_lightning.data.synth.shift import SpectralShift, Style, spatial_style
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.files import write_text
 from fedrs_lightning.seeding import numpy_stream
+from fedrs_lightning.synth.eurosat import defects, landcover
+from fedrs_lightning.synth.sample import describe, publish
+from fedrs_lightning.synth.scenes import sensor
+from fedrs_lightning.synth.scenes.scene import Scene, blur, shrink
+from fedrs_lightning.synth.scenes.shift import SpectralShift, Style, spatial_style
 
 SIZES = {"tiny": 20, "small": 300, "medium": 1500}
 """Tiles of each class."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedrs_lightning.data.synth.scene import Scene, borders
+from fedrs_lightning.synth.scenes.scene import Scene, borders
 
 TILE_SIDE = 640.0  # metres: 64 pixels of 10 m
 

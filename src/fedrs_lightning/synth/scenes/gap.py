@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from fedrs_lightning.data.synth import spectra
+from fedrs_lightning.synth.scenes import spectra
 
 _NOISE = 0.001  # reflectance; a band that the shift pushed onto its lower bound does not vary at all
 _ENOUGH = 400  # pixels of a material in every domain, below which its mean says little

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedrs_lightning.data.datasets.bigearthnet_files import CLASSES
-from fedrs_lightning.data.synth.landcover import ARABLE, HALLS
-from fedrs_lightning.data.synth.scene import Scene, borders
+from fedrs_lightning.synth.eurosat.landcover import ARABLE, HALLS
+from fedrs_lightning.synth.scenes.scene import Scene, borders
 
 PATCH_SIDE = 1200.0  # metres
 PIXEL = 10.0
