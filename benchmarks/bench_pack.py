@@ -29,8 +29,8 @@ from fedrs_lightning.data.field_source import Field
 from fedrs_lightning.data.loading import Loading
 from fedrs_lightning.data.packing import PackedSource, PackSpec, pack
 from fedrs_lightning.data.residence import GIB
-from fedrs_lightning.synth.bigearthnet.archive import write_sample
 from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample
+from fedrs_lightning.synth.sample import write_sample
 
 BATCH, REPEATS, READ = 64, 5, 300
 

@@ -28,7 +28,8 @@ from fedrs_lightning.engine.engine import Schedule
 from fedrs_lightning.engine.strategy import FabricSettings
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.results.store import find_runs
-from fedrs_lightning.synth.eurosat.sample import EuroSATSample, write_sample
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+from fedrs_lightning.synth.sample import write_sample
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])

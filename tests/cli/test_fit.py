@@ -17,10 +17,9 @@ import yaml
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.cli.parser import config_hash, parse, resolved
 from fedrs_lightning.results.store import RunStore
-from fedrs_lightning.synth.aerial.archive import write_sample
 from fedrs_lightning.synth.aerial.sample import AerialSample
-from fedrs_lightning.synth.bigearthnet.archive import write_sample as write_patches
 from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample
+from fedrs_lightning.synth.sample import write_sample
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
@@ -167,7 +166,7 @@ def aerial(tmp_path_factory):
 def patches(tmp_path_factory):
     """Synthetic patches of eight countries."""
     folder = tmp_path_factory.mktemp("patches") / "bigearthnet"
-    write_patches(folder, BigEarthNetSample(patches=10), processes=1)
+    write_sample(folder, BigEarthNetSample(patches=10), processes=1)
     return folder
 
 

@@ -102,7 +102,8 @@ def test_a_wrong_root_says_what_was_expected_and_found(copied, place, message):
 
 
 def test_geotiffs(tmp_path):
-    from fedrs_lightning.synth.eurosat.sample import EuroSATSample, write_sample
+    from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+    from fedrs_lightning.synth.sample import write_sample
 
     write_sample(tmp_path / "ms", EuroSATSample(tiles=2, layout="EuroSAT_MS", defects=("wrong-size", "truncated")))
     for deep in (False, True):

@@ -20,8 +20,8 @@ from fedrs_lightning.data.datasets.bigearthnet import BigEarthNet
 from fedrs_lightning.data.plain_tiff import first_pixels
 from fedrs_lightning.errors import DataError
 from fedrs_lightning.synth.bigearthnet import defects
-from fedrs_lightning.synth.bigearthnet.archive import write_sample
 from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample
+from fedrs_lightning.synth.sample import write_sample
 
 TABLES = {
     "unknown-label": r"metadata\.parquet: label 'Sea and ocean' of patch {patch} is not one of the 19",

@@ -18,9 +18,9 @@ from fedrs_lightning.data.datasets.potsdam import Potsdam
 from fedrs_lightning.data.datasets.vaihingen import Vaihingen
 from fedrs_lightning.errors import DataError
 from fedrs_lightning.synth.aerial import defects as aerial_defects
-from fedrs_lightning.synth.aerial.archive import write_sample
-from fedrs_lightning.synth.aerial.encoding import encode_tiff
+from fedrs_lightning.synth.aerial.archive import encode_tiff
 from fedrs_lightning.synth.aerial.sample import AerialSample
+from fedrs_lightning.synth.sample import write_sample
 
 ERODED = r"eroded_COMPLETE/top_mosaic_09cm_area3_noBoundary\.tif"
 BOTH = "header deep"

@@ -10,7 +10,8 @@ import pytest
 
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.data import progress
-from fedrs_lightning.synth.eurosat.sample import EuroSATSample, write_sample
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+from fedrs_lightning.synth.sample import write_sample
 
 EUROSAT = "configs/data/eurosat_synthetic.yaml"
 ROOT = Path(__file__).resolve().parents[2]

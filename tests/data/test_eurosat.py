@@ -14,7 +14,8 @@ from fedrs_lightning.data import IID, ByAttribute, ClientLoader, Dirichlet, Euro
 from fedrs_lightning.data.datasets.eurosat import ALL_MEAN, ALL_STD, RGB_MEAN
 from fedrs_lightning.data.datasets.eurosat_files import ALL_BANDS_PATH, BANDS, CLASSES, decode_all, decode_rgb, scan
 from fedrs_lightning.errors import ConfigError, DataError
-from fedrs_lightning.synth.eurosat.sample import EuroSATSample, write_sample
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+from fedrs_lightning.synth.sample import write_sample
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedrs_lightning.synth.bigearthnet.archive import write_sample as write_archive
 from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample
-from fedrs_lightning.synth.eurosat.sample import EuroSATSample, write_sample
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+from fedrs_lightning.synth.sample import write_sample
 
 
 @pytest.fixture(autouse=True)
@@ -28,5 +28,5 @@ def sample(tmp_path_factory) -> Path:
 def archive(tmp_path_factory) -> Path:
     """BigEarthNet, ten summer patches of each of the eight countries and five more. Read only."""
     out = tmp_path_factory.mktemp("synthetic") / "archive"
-    write_archive(out, BigEarthNetSample())
+    write_sample(out, BigEarthNetSample())
     return out

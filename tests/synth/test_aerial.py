@@ -23,11 +23,12 @@ from fedrs_lightning.data.palettes import ISPRS
 from fedrs_lightning.data.rasters import read_whole
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.seeding import numpy_stream
-from fedrs_lightning.synth.aerial.archive import write_sample
+from fedrs_lightning.synth.aerial.archive import LAYOUTS
 from fedrs_lightning.synth.aerial.camera import BOUNDARY, ISPRS_COLOURS, erode, isprs_classes, loveda_classes
-from fedrs_lightning.synth.aerial.sample import LAYOUTS, AerialSample, aerial_style, paint, render
+from fedrs_lightning.synth.aerial.sample import AerialSample, aerial_style, paint, render
 from fedrs_lightning.synth.aerial.scene import BUILDING, AerialScene
 from fedrs_lightning.synth.aerial.town import street
+from fedrs_lightning.synth.sample import write_sample
 from fedrs_lightning.synth.scenes import spectra
 from fedrs_lightning.synth.scenes.gap import spatial_gap, spectral_gap
 from fedrs_lightning.synth.scenes.shift import SpectralShift, Style

@@ -19,12 +19,12 @@ from torch.nn import functional as F
 from fedrs_lightning.data.datasets import bigearthnet_files as layout
 from fedrs_lightning.data.datasets.bigearthnet_tables import country_table, read_tables
 from fedrs_lightning.errors import ConfigError, RunError
-from fedrs_lightning.synth.bigearthnet import archive as bigearthnet_archive
-from fedrs_lightning.synth.bigearthnet.archive import write_sample
+from fedrs_lightning.synth import processes
 from fedrs_lightning.synth.bigearthnet.files import encode
 from fedrs_lightning.synth.bigearthnet.landcover import COVERS, labels
 from fedrs_lightning.synth.bigearthnet.patches import CLIENTS, Patch, class_weights, largest, patches
 from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample, paint_patch, render
+from fedrs_lightning.synth.sample import write_sample
 from fedrs_lightning.synth.scenes.gap import spectral_gap
 from fedrs_lightning.synth.scenes.shift import SpectralShift
 
@@ -60,7 +60,7 @@ def test_a_process_that_dies_leaves_no_folder(tmp_path, monkeypatch):
         def map(self, *arguments):
             raise BrokenProcessPool
 
-    monkeypatch.setattr(bigearthnet_archive, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", Pool)
     with pytest.raises(RunError, match=r"a process that painted patches died .*run the command again"):
         write_sample(tmp_path / "archive", BigEarthNetSample(patches=1), processes=2)
     assert list(tmp_path.iterdir()) == []

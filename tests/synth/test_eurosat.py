@@ -16,7 +16,8 @@ from fedrs_lightning.data.datasets.eurosat_files import CLASSES
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.seeding import numpy_stream
 from fedrs_lightning.synth.eurosat import defects
-from fedrs_lightning.synth.eurosat.sample import EuroSATSample, encode_jpeg, paint_scene, render_tile, write_sample
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample, encode_jpeg, paint_scene, render_tile
+from fedrs_lightning.synth.sample import write_sample
 from fedrs_lightning.synth.scenes import sensor, spectra
 from fedrs_lightning.synth.scenes.gap import run_lengths, spatial_gap, spectral_gap
 from fedrs_lightning.synth.scenes.scene import Scene, blur

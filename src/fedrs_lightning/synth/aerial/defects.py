@@ -1,4 +1,4 @@
-"""Known faults of Potsdam, Vaihingen and LoveDA folders, injected one by one, to try checks and error messages on.
+"""Known faults of Potsdam, Vaihingen and LoveDA folders.
 
 They touch tile 2_11, area 3 and the second urban training image, whatever the size of the sample.
 """
@@ -6,24 +6,21 @@ They touch tile 2_11, area 3 and the second urban training image, whatever the s
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from fedrs_lightning.data.rasters import read_whole
 from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.synth.aerial.encoding import encode_png, encode_tiff
-from fedrs_lightning.synth.aerial.names import LABEL_FOLDERS, VIEW_FOLDERS
-from fedrs_lightning.synth.eurosat import defects
-
-Change = Callable[[np.ndarray], np.ndarray]
+from fedrs_lightning.synth.aerial.archive import LABEL_FOLDERS, VIEW_FOLDERS, encode_tiff
+from fedrs_lightning.synth.defects import add_junk, remove_folders, require_known, truncate, zip_folder
+from fedrs_lightning.synth.rasters import encode, read
 
 STRAY, UNKNOWN = (252, 255, 0), (90, 60, 200)  # the first is known from a real label of Potsdam
 
 
-def _image(root: Path, dataset: str, number: int = 1) -> list[Path]:
+def _images(root: Path, dataset: str, number: int = 1) -> list[Path]:
     """Images of the tile with that number among the training tiles, the view to damage first."""
     if dataset == "potsdam":
         name = ("2_10", "2_11")[number]
@@ -45,41 +42,50 @@ def _labels(root: Path, dataset: str, number: int = 1) -> list[Path]:
     return [root / full / f"{name}.tif", root / eroded / f"{name}_noBoundary.tif"]
 
 
-def _missing_label(root: Path, dataset: str) -> None:
-    for path in _labels(root, dataset):
+def _both(root: Path, dataset: str, number: int = 1) -> list[Path]:
+    return _images(root, dataset, number) + _labels(root, dataset, number)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
         path.unlink()
 
 
-def _missing_image(root: Path, dataset: str) -> None:
-    for path in _image(root, dataset):
-        path.unlink()
+def _rename(paths: Iterable[Path], old: str, new: str) -> None:
+    for path in paths:
+        path.rename(path.with_name(path.name.replace(old, new)))
 
 
-def _wrong_size(root: Path, dataset: str) -> None:
-    _rewrite(_labels(root, dataset)[-1], lambda pixels: pixels[:, :-16, :-8])
+def _rewrite(path: Path, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Save a raster again with changed pixels, [C, H, W]."""
+    pixels = change(read(path))
+    flat = pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))
+    corner = None if flat.dtype == np.uint8 else (366_000.0, 5_808_000.0)  # other types need a GeoTIFF
+    path.write_bytes(encode(flat, "PNG") if path.suffix == ".png" else encode_tiff(flat, corner))
+
+
+def _paint_over(path: Path, value: Sequence[int], side: float) -> None:
+    """Paint over the middle, `side` of each length; at least a few pixels."""
+
+    def change(pixels: np.ndarray) -> np.ndarray:
+        rows, columns = (slice(int(n * (1 - side) / 2), int(n * (1 + side) / 2) + 1) for n in pixels.shape[1:])
+        pixels[: len(value), rows, columns] = np.asarray(value, dtype=pixels.dtype)[:, None, None]
+        return pixels
+
+    _rewrite(path, change)
 
 
 def _interchanged(root: Path, dataset: str) -> None:
-    image, label = _image(root, dataset)[0], _labels(root, dataset)[-1]
+    image, label = _images(root, dataset)[0], _labels(root, dataset)[-1]
     aside = image.with_suffix(".aside")
     image.rename(aside)
     label.rename(image)
     aside.rename(label)
 
 
-def _truncated(root: Path, dataset: str) -> None:
-    path = _image(root, dataset)[0]
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) * 2 // 3])
-
-
-def _unreadable(root: Path, dataset: str) -> None:
-    _image(root, dataset)[0].chmod(0)
-
-
 def _duplicate(root: Path, dataset: str) -> None:
     """The first training tile again as a test tile."""
-    for first in (*_image(root, dataset, 0), *_labels(root, dataset, 0)):
+    for first in _both(root, dataset, 0):
         if dataset == "loveda":
             test = root / "Val" / "Urban" / first.parent.name / "3514.png"
         else:
@@ -90,61 +96,37 @@ def _duplicate(root: Path, dataset: str) -> None:
 def _duplicate_id(root: Path, dataset: str) -> None:
     """The same id twice: an image in a second folder; for LoveDA another image under an id of Rural."""
     if dataset == "loveda":
-        for path in (*_image(root, dataset), *_labels(root, dataset)):
-            path.rename(path.with_name("1.png"))
-        return
-    path = _image(root, dataset)[0]
-    again = path.parent / "copy" / path.name
-    again.parent.mkdir()
-    shutil.copyfile(path, again)
-
-
-def _unknown_tile(root: Path, dataset: str) -> None:
-    old, new = {"potsdam": ("2_11", "9_11"), "vaihingen": ("area3", "area9"), "loveda": ("1367", "tile_1367")}[dataset]
-    for path in (*_image(root, dataset), *_labels(root, dataset)):
-        path.rename(path.with_name(path.name.replace(old, new)))
-
-
-def _sixteen_bit(root: Path, dataset: str) -> None:
-    _rewrite(_image(root, dataset)[0], lambda pixels: pixels.astype(np.uint16) * 257)
-
-
-def _alpha(root: Path, dataset: str) -> None:
-    _rewrite(_image(root, dataset)[0], lambda pixels: np.concatenate([pixels, np.full_like(pixels[:1], 255)]))
+        _rename(_both(root, dataset), "1367", "1")
+    else:
+        path = _images(root, dataset)[0]
+        (path.parent / "copy").mkdir()
+        shutil.copyfile(path, path.parent / "copy" / path.name)
 
 
 def _stray_colour(root: Path, dataset: str) -> None:
     for path in _labels(root, dataset):
-        _rewrite(path, lambda pixels: _patched(pixels, STRAY, 0.02))
+        _paint_over(path, STRAY, 0.02)
 
 
-def _unknown_colour(root: Path, dataset: str) -> None:
-    _rewrite(_labels(root, dataset)[-1], lambda pixels: _patched(pixels, UNKNOWN, 0.2))
-
-
-def _index_label(root: Path, dataset: str) -> None:
-    _rewrite(_labels(root, dataset)[-1], lambda pixels: (pixels[:1] > 0).astype(np.uint8) + (pixels[1:2] > 0))
+def _colour_annotation(root: Path, dataset: str) -> None:
+    path = sorted((root / "ann_dir" / "train").glob("*.png"))[1]
+    _rewrite(path, lambda pixels: np.repeat(pixels * 40, 3, axis=0))
 
 
 def _irrg_order(root: Path, dataset: str) -> None:
     for path in sorted((root / VIEW_FOLDERS["IRRG"]).glob("*.tif")):
-        colours = read_whole(root / VIEW_FOLDERS["RGBIR"] / path.name.replace("IRRG", "RGBIR"))
+        colours = read(root / VIEW_FOLDERS["RGBIR"] / path.name.replace("IRRG", "RGBIR"))
         path.write_bytes(encode_tiff(np.ascontiguousarray(colours[[3, 1, 2]].transpose(1, 2, 0))))
 
 
 def _blended_label(root: Path, dataset: str) -> None:
-    for path in (*_image(root, dataset), *_labels(root, dataset)):
-        path.rename(path.with_name(path.name.replace("2_11", "4_12")))
-    image, label = (
-        path.with_name(path.name.replace("2_11", "4_12"))
-        for path in (_image(root, dataset)[0], _labels(root, dataset)[0])
-    )
-    photo = read_whole(image).astype(np.uint16)
-    _rewrite(label, lambda pixels: ((pixels + photo) // 2).astype(np.uint8))
+    photo = read(_images(root, dataset)[0]).astype(np.uint16)
+    _rewrite(_labels(root, dataset)[0], lambda pixels: ((pixels + photo) // 2).astype(np.uint8))
+    _rename(_both(root, dataset), "2_11", "4_12")
 
 
 def _no_crs(root: Path, dataset: str) -> None:
-    for path in _image(root, dataset):
+    for path in _images(root, dataset):
         path.with_suffix(".tfw").unlink()
         _rewrite(path, lambda pixels: pixels)
 
@@ -152,10 +134,6 @@ def _no_crs(root: Path, dataset: str) -> None:
 def _area9_label(root: Path, dataset: str) -> None:
     label = _labels(root, dataset)[-1]
     shutil.copyfile(label, label.with_name(label.name.replace("area3", "area9")))
-
-
-def _high_value(root: Path, dataset: str) -> None:
-    _rewrite(_labels(root, dataset)[0], lambda pixels: _patched(pixels, (9,), 0.02))
 
 
 def _shifted_masks(root: Path, dataset: str) -> None:
@@ -173,68 +151,53 @@ def _palette_mask(root: Path, dataset: str) -> None:
     coloured.save(path)
 
 
-def _rgb_mask(root: Path, dataset: str) -> None:
-    _rewrite(_labels(root, dataset)[0], lambda pixels: np.repeat(pixels * 36, 3, axis=0))
-
-
-def _outside_range(root: Path, dataset: str) -> None:
-    for path in (*_image(root, dataset), *_labels(root, dataset)):
-        path.rename(path.with_name("907.png"))
-
-
-def _colour_annotation(root: Path, dataset: str) -> None:
-    path = sorted((root / "ann_dir" / "train").glob("*.png"))[1]
-    _rewrite(path, lambda pixels: np.repeat(pixels * 40, 3, axis=0))
-
-
 def _junk_files(root: Path, dataset: str) -> None:
-    folder = _image(root, dataset)[0].parent
-    (folder / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
-    (folder / f"._{_image(root, dataset)[0].name}").write_bytes(b"\x00\x05\x16\x07")
-    (root / ".DS_Store").write_bytes(b"\x00\x00\x00\x01Bud1")
+    image = _images(root, dataset)[0]
+    add_junk(root, image.parent, image.name)
     (root / "__MACOSX").mkdir()
 
 
 def _zipped(root: Path, dataset: str) -> None:
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
-        defects.zip_folder(folder)
+        zip_folder(folder)
 
 
-def _empty(root: Path, dataset: str) -> None:
-    for folder in [path for path in root.iterdir() if path.is_dir()]:
-        shutil.rmtree(folder)
+_TILE_IDS = {"potsdam": ("2_11", "9_11"), "vaihingen": ("area3", "area9"), "loveda": ("1367", "tile_1367")}
 
-
-_ANY: dict[str, Callable[[Path, str], None]] = {
-    "missing-label": _missing_label,
-    "missing-image": _missing_image,
-    "wrong-size": _wrong_size,
+_ANY: dict[str, Callable[[Path, str], object]] = {
+    "missing-label": lambda *of: _remove(_labels(*of)),
+    "missing-image": lambda *of: _remove(_images(*of)),
+    "wrong-size": lambda *of: _rewrite(_labels(*of)[-1], lambda pixels: pixels[:, :-16, :-8]),
     "interchanged": _interchanged,
-    "truncated": _truncated,
-    "unreadable": _unreadable,
+    "truncated": lambda *of: truncate(_images(*of)[0]),
+    "unreadable": lambda *of: _images(*of)[0].chmod(0),
     "duplicate": _duplicate,
     "duplicate-id": _duplicate_id,
-    "unknown-tile": _unknown_tile,
-    "alpha": _alpha,
+    "unknown-tile": lambda root, dataset: _rename(_both(root, dataset), *_TILE_IDS[dataset]),
+    "alpha": lambda *of: _rewrite(
+        _images(*of)[0], lambda pixels: np.concatenate([pixels, np.full_like(pixels[:1], 255)])
+    ),
     "junk-files": _junk_files,
     "zipped": _zipped,
-    "empty": _empty,
+    "empty": lambda root, dataset: remove_folders(root),
 }
-_ISPRS: dict[str, Callable[[Path, str], None]] = {
-    "sixteen-bit": _sixteen_bit,
+_ISPRS: dict[str, Callable[[Path, str], object]] = {
+    "sixteen-bit": lambda *of: _rewrite(_images(*of)[0], lambda pixels: pixels.astype(np.uint16) * 257),
     "stray-colour": _stray_colour,
-    "unknown-colour": _unknown_colour,
-    "index-label": _index_label,
+    "unknown-colour": lambda *of: _paint_over(_labels(*of)[-1], UNKNOWN, 0.2),
+    "index-label": lambda *of: _rewrite(
+        _labels(*of)[-1], lambda pixels: (pixels[:1] > 0).astype(np.uint8) + (pixels[1:2] > 0)
+    ),
     "colour-annotation": _colour_annotation,
 }
-_LOVEDA: dict[str, Callable[[Path, str], None]] = {
-    "high-value": _high_value,
+_LOVEDA: dict[str, Callable[[Path, str], object]] = {
+    "high-value": lambda *of: _paint_over(_labels(*of)[0], (9,), 0.02),
     "shifted-masks": _shifted_masks,
     "palette-mask": _palette_mask,
-    "rgb-mask": _rgb_mask,
-    "outside-range": _outside_range,
+    "rgb-mask": lambda *of: _rewrite(_labels(*of)[0], lambda pixels: np.repeat(pixels * 36, 3, axis=0)),
+    "outside-range": lambda *of: _rename(_both(*of), "1367", "907"),
 }
-DEFECTS: dict[str, dict[str, Callable[[Path, str], None]]] = {
+DEFECTS: dict[str, dict[str, Callable[[Path, str], object]]] = {
     "potsdam": _ANY | _ISPRS | {"irrg-order": _irrg_order, "blended-label": _blended_label, "no-crs": _no_crs},
     "vaihingen": _ANY | _ISPRS | {"area9-label": _area9_label},
     "loveda": _ANY | _LOVEDA,
@@ -253,7 +216,7 @@ def check(dataset: str, layout: str, names: Sequence[str]) -> None:
     Raises:
         ConfigError: with the nearest valid name.
     """
-    defects.require_known(names, DEFECTS[dataset], ALONE, "leaves no tiles", of=dataset)
+    require_known(names, DEFECTS[dataset], ALONE, "leaves no tiles", of=dataset)
     for name in names:
         wanted = "converted" if name in CONVERTED else "official"
         if layout != wanted:
@@ -264,19 +227,3 @@ def inject(root: Path, dataset: str, names: Sequence[str]) -> None:
     """Apply the named defects to a finished sample."""
     for name in names:
         DEFECTS[dataset][name](root, dataset)
-
-
-def _rewrite(path: Path, change: Change) -> None:
-    """Save a raster again with changed pixels, [C, H, W]."""
-    pixels = change(read_whole(path))
-    flat = pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))
-    corner = None if flat.dtype == np.uint8 else (366_000.0, 5_808_000.0)  # other types need a GeoTIFF
-    path.write_bytes(encode_png(flat) if path.suffix == ".png" else encode_tiff(flat, corner))
-
-
-def _patched(pixels: np.ndarray, value: Sequence[int], side: float) -> np.ndarray:
-    """The middle painted over, `side` of each length; at least a few pixels."""
-    changed = pixels.copy()
-    rows, columns = (slice(int(n * (1 - side) / 2), int(n * (1 + side) / 2) + 1) for n in pixels.shape[1:])
-    changed[: len(value), rows, columns] = np.asarray(value, dtype=pixels.dtype)[:, None, None]
-    return changed

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -12,12 +15,12 @@ from fedrs_lightning.data.datasets import potsdam, vaihingen
 from fedrs_lightning.data.datasets.loveda import RANGES
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.seeding import numpy_stream
-from fedrs_lightning.synth.aerial import camera as aerial_camera
-from fedrs_lightning.synth.aerial import defects as aerial_defects
+from fedrs_lightning.synth.aerial import camera, defects
+from fedrs_lightning.synth.aerial.archive import LAYOUTS, Tile, files_of
 from fedrs_lightning.synth.aerial.country import paint_town_and_country
-from fedrs_lightning.synth.aerial.names import LABEL_FOLDERS
 from fedrs_lightning.synth.aerial.scene import AerialScene
 from fedrs_lightning.synth.aerial.town import Town, paint_town
+from fedrs_lightning.synth.sample import Sample
 from fedrs_lightning.synth.scenes.shift import GOLDEN, SpectralShift, Style, spatial_style
 
 Size = Literal["tiny", "small", "medium"]
@@ -33,35 +36,14 @@ SIDES: Mapping[str, Mapping[str, int]] = {
 }
 """Pixels of a side; Vaihingen's areas vary around it."""
 
-LAYOUTS: Mapping[str, tuple[str, ...]] = {
-    "potsdam": (*LABEL_FOLDERS["potsdam"], "converted"),
-    "vaihingen": (*LABEL_FOLDERS["vaihingen"], "converted"),
-    "loveda": ("official", "converted"),
-}
-
 _ISPRS_COUNTS = {"tiny": (2, 1), "small": (6, 3), "medium": (99, 99)}
 _LOVEDA_COUNTS = {"tiny": 2, "small": 20, "medium": 120}
+_WORKERS = 4  # each holds the layers of one scene
 _SHARES = ("building", "tree", "car", "paved", "clutter", "water")  # what a domain may have more or less of
 
 
 @dataclass(frozen=True)
-class Tile:
-    """One picture to make.
-
-    Attributes:
-        name: official id.
-        part: `train` or `test` of the official split; `Train/Urban` and the like for LoveDA.
-        height, width: pixels.
-    """
-
-    name: str
-    part: str
-    height: int
-    width: int
-
-
-@dataclass(frozen=True)
-class AerialSample:
+class AerialSample(Sample):
     """Everything that decides the bytes of a sample.
 
     Attributes:
@@ -75,7 +57,7 @@ class AerialSample:
         class_spectral: move vegetation more and roofs and cars less than the ground.
         layout: one of `LAYOUTS` of the data set.
         gsd_factor: pixels that many times larger on the ground than the official ones.
-        defects: names of `aerial_defects.DEFECTS` to inject.
+        defects: names of `defects.DEFECTS` to inject.
     """
 
     dataset: str
@@ -91,9 +73,7 @@ class AerialSample:
     defects: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("spectral_shift", "spatial_shift"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+        super().__post_init__()
         if self.domain < 0:
             raise ConfigError(f"domain must be 0 or more, got {self.domain}")
         if self.side is not None and not 64 <= self.side <= 4096:
@@ -104,7 +84,12 @@ class AerialSample:
             raise ConfigError(
                 f"layout of {self.dataset} must be one of {', '.join(LAYOUTS[self.dataset])}, got '{self.layout}'"
             )
-        aerial_defects.check(self.dataset, self.layout, self.defects)
+        defects.check(self.dataset, self.layout, self.defects)
+
+    @property
+    def title(self) -> str:
+        """Name of the data set."""
+        return DATASETS[self.dataset]
 
     @property
     def pixel(self) -> float:
@@ -137,6 +122,24 @@ class AerialSample:
         """Domain whose shifts a tile has."""
         return self.domain if self.dataset != "loveda" else 2 * self.domain + tile.part.endswith("Rural")
 
+    def count(self) -> int:
+        """How many tiles there are."""
+        return len(self.tiles())
+
+    def paint(self, folder: Path) -> Iterator[None]:
+        """Write the files of all tiles."""
+        with ThreadPoolExecutor(min(_WORKERS, os.cpu_count() or 1)) as pool:
+            yield from pool.map(lambda tile: self._write(folder, tile), self.tiles())
+
+    def _write(self, folder: Path, tile: Tile) -> None:
+        for name, content in files_of(tile, self.dataset, self.layout, self.pixel, *render(self, tile)).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+    def plant(self, folder: Path) -> None:
+        """Plant the defects."""
+        defects.inject(folder, self.dataset, self.defects)
+
 
 def aerial_style(seed: int, domain: int, strength: float) -> Style:
     """`spatial_style` with preferences for what there is more or less of, instead of for materials.
@@ -167,14 +170,14 @@ def render(sample: AerialSample, tile: Tile) -> tuple[np.ndarray, np.ndarray]:
 
     Returns:
         Red, green, blue, near infrared, uint8 [H, W, 4], and classes, uint8 [H, W]: indices into
-        `aerial_camera.ISPRS_COLOURS`, or LoveDA mask values with 0 for no-data.
+        `camera.ISPRS_COLOURS`, or LoveDA mask values with 0 for no-data.
     """
     scene = paint(sample, tile)
     light = scene.light(
         SpectralShift(sample.seed, sample.domain_of(tile), sample.spectral_shift), sample.class_spectral
     )
-    pixels = aerial_camera.expose(light, scene.rng, scene.style.blur)
-    classes = aerial_camera.loveda_classes(scene) if sample.dataset == "loveda" else aerial_camera.isprs_classes(scene)
+    pixels = camera.expose(light, scene.rng, scene.style.blur)
+    classes = camera.loveda_classes(scene) if sample.dataset == "loveda" else camera.isprs_classes(scene)
     pixels, classes = pixels[: tile.height, : tile.width], classes[: tile.height, : tile.width]
     if sample.dataset == "loveda" and scene.rng.random() < 0.15:
         missing = int(scene.rng.uniform(0.03, 0.15) * tile.width)  # beyond the edge of the mosaic

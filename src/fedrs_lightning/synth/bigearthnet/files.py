@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fedrs_lightning.data.datasets.bigearthnet_files import CLASSES, FLAGGED_METADATA, METADATA
 from fedrs_lightning.synth.bigearthnet.landcover import PATCH_SIDE
+from fedrs_lightning.synth.bigearthnet.patches import Patch
+from fedrs_lightning.synth.rasters import geotiff
 
 
 def encode(pixels: np.ndarray, epsg: int, corner: tuple[int, int]) -> bytes:
@@ -31,23 +34,8 @@ def _template(side: int, epsg: int) -> tuple[bytes, int]:
 
     The band files of an archive differ in nothing else, and asking GDAL for each would take ten times as long.
     """
-    from rasterio.io import MemoryFile
-    from rasterio.transform import from_origin
-
-    corner, step = (123456.0, 7654321.0), PATCH_SIDE / side
-    profile = {
-        "driver": "GTiff",
-        "dtype": "uint16",
-        "count": 1,
-        "height": side,
-        "width": side,
-        "nodata": 0,
-        "endianness": "LITTLE",
-    }
-    with MemoryFile() as memory:
-        with memory.open(**profile, crs=f"EPSG:{epsg}", transform=from_origin(*corner, step, step)) as raster:
-            raster.write(np.ones((1, side, side), dtype=np.uint16))
-        content = bytes(memory.read())
+    corner, pixels = (123456.0, 7654321.0), np.ones((1, side, side), dtype=np.uint16)
+    content = geotiff(pixels, epsg, corner, PATCH_SIDE / side, nodata=0, endianness="LITTLE")
     header = content[: -2 * side * side]
     return header, header.index(struct.pack("<2d", *corner))
 
@@ -61,3 +49,30 @@ def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     flags = [(name, pa.bool_()) for name in ("contains_seasonal_snow", "contains_cloud_or_shadow")]
     schema = pa.schema([("patch_id", pa.string()), ("labels", pa.list_(pa.string())), *texts, *flags])
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
+
+
+def write_tables(folder: Path, patches: Sequence[Patch], present: Sequence[np.ndarray]) -> None:
+    """Write the table of clean patches and that of flagged ones, sorted by patch id.
+
+    Args:
+        folder: of the archive.
+        patches: all.
+        present: which classes each has, bool [19].
+    """
+    rows = [_row(*of) for of in sorted(zip(patches, present, strict=True), key=lambda of: of[0].id)]
+    flagged = [row for row in rows if row["contains_seasonal_snow"] or row["contains_cloud_or_shadow"]]
+    write_table(folder / METADATA, [row for row in rows if row not in flagged])
+    write_table(folder / FLAGGED_METADATA, flagged)
+
+
+def _row(patch: Patch, present: np.ndarray) -> dict[str, Any]:
+    return {
+        "patch_id": patch.id,
+        "labels": sorted(name for name, there in zip(CLASSES, present, strict=True) if there),
+        "split": patch.split,
+        "country": patch.country,
+        "s1_name": patch.s1_name,
+        "s2v1_name": patch.s2v1_name,
+        "contains_seasonal_snow": patch.kind == "snow",
+        "contains_cloud_or_shadow": patch.kind == "cloud",
+    }

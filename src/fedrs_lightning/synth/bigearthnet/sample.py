@@ -1,17 +1,23 @@
-"""Synthetic patches of BigEarthNet: what decides their bytes, and how one is rendered."""
+"""Synthetic patches of BigEarthNet: what decides their bytes, how one is rendered, and the archive."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from fedrs_lightning.data.datasets.bigearthnet_files import SIDE
+from fedrs_lightning.data.datasets.bigearthnet_files import ALL_BANDS, IMAGES, SIDE, band_path
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.seeding import numpy_stream
 from fedrs_lightning.synth.bigearthnet import defects
+from fedrs_lightning.synth.bigearthnet.files import encode, write_tables
 from fedrs_lightning.synth.bigearthnet.landcover import PATCH_SIDE, PIXEL, labels, paint
 from fedrs_lightning.synth.bigearthnet.patches import Patch, class_weights, largest, patches
+from fedrs_lightning.synth.processes import spread
+from fedrs_lightning.synth.sample import Sample
 from fedrs_lightning.synth.scenes import sensor, spectra
 from fedrs_lightning.synth.scenes.scene import Scene, blur, shrink
 from fedrs_lightning.synth.scenes.shift import SpectralShift, spatial_style
@@ -19,6 +25,8 @@ from fedrs_lightning.synth.scenes.shift import SpectralShift, spatial_style
 SIZES = {"tiny": 10, "small": 120, "medium": 2500}
 """Summer patches of each of the eight countries."""
 
+_CHUNK = 16  # patches that a process renders at a time
+_ENOUGH = 400  # patches from which starting other processes pays
 _POINT_SPREAD = 0.45  # pixels of 10 m: standard deviation of the instrument's blur
 _GAIN = 0.025  # between scenes of one day, after the atmospheric correction
 _SNOW = np.asarray([0.88, 0.88, 0.87, 0.86, 0.84, 0.82, 0.80, 0.77, 0.09, 0.07], dtype=np.float32)
@@ -27,7 +35,7 @@ _BARE = [spectra.INDEX[name] for name in ("conifer", "broadleaf", "scrub", "orch
 
 
 @dataclass(frozen=True)
-class BigEarthNetSample:
+class BigEarthNetSample(Sample):
     """Everything that decides the bytes of a sample.
 
     Attributes:
@@ -35,9 +43,10 @@ class BigEarthNetSample:
         patches: summer patches of each of the eight countries.
         spectral_shift: S in [0, 1], between countries.
         spatial_shift: T in [0, 1], between countries: layout, and how often the classes occur.
-        defects: names of faults to inject.
+        defects: names of `defects.DEFECTS`.
     """
 
+    title = "BigEarthNet"
     seed: int = 0
     patches: int = SIZES["tiny"]
     spectral_shift: float = 0.0
@@ -45,16 +54,50 @@ class BigEarthNetSample:
     defects: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("spectral_shift", "spatial_shift"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+        super().__post_init__()
         if not 1 <= self.patches <= largest():
             raise ConfigError(f"patches of a country must be in 1..{largest()}, got {self.patches}")
         defects.check(self.defects, self.patches)
 
-    def all_patches(self) -> list[Patch]:
-        """Every patch of the archive."""
-        return patches(self.patches)
+    def count(self) -> int:
+        """How many patches there are."""
+        return len(patches(self.patches))
+
+    def paint(self, folder: Path, processes: int | None = None) -> Iterator[None]:
+        """Write band files and both tables.
+
+        Args:
+            folder: of the archive.
+            processes: that render; by default one each core, and only this one for small samples. The bytes do not
+                depend on it.
+
+        Raises:
+            RunError: a process died.
+        """
+        wanted, present = patches(self.patches), []
+        chunks = [wanted[start : start + _CHUNK] for start in range(0, len(wanted), _CHUNK)]
+        for name in {patch.product.name for patch in wanted}:
+            (folder / IMAGES / name).mkdir(parents=True)
+        for found in spread(partial(_write_patches, folder / IMAGES, self), chunks, processes, len(wanted) >= _ENOUGH):
+            present += found
+            yield from [None] * len(found)
+        write_tables(folder, wanted, present)
+
+    def plant(self, folder: Path) -> None:
+        """Plant the defects."""
+        defects.inject(folder, self.defects)
+
+
+def _write_patches(images: Path, sample: BigEarthNetSample, patches: Sequence[Patch]) -> list[np.ndarray]:
+    """Render and write patches; gives which classes each has, bool [19]."""
+    found = []
+    for patch in patches:
+        bands, present = render(sample, patch)
+        (images / patch.product.name / patch.id).mkdir()
+        for band in ALL_BANDS:
+            band_path(images, patch.id, band).write_bytes(encode(bands[band], patch.product.epsg, patch.corner))
+        found.append(present)
+    return found
 
 
 def paint_patch(sample: BigEarthNetSample, patch: Patch) -> tuple[Scene, np.ndarray]:
