@@ -30,8 +30,9 @@ from fedrs_lightning.synth.aerial.scene import BUILDING, AerialScene
 from fedrs_lightning.synth.aerial.town import street
 from fedrs_lightning.synth.sample import write_sample
 from fedrs_lightning.synth.scenes import spectra
-from fedrs_lightning.synth.scenes.gap import spatial_gap, spectral_gap
 from fedrs_lightning.synth.scenes.shift import SpectralShift, Style
+
+from .gap import spatial_gap, spectral_gap
 
 DATASETS = ("potsdam", "vaihingen", "loveda")
 

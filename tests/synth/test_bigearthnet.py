@@ -25,8 +25,9 @@ from fedrs_lightning.synth.bigearthnet.landcover import COVERS, labels
 from fedrs_lightning.synth.bigearthnet.patches import CLIENTS, Patch, class_weights, largest, patches
 from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample, paint_patch, render
 from fedrs_lightning.synth.sample import write_sample
-from fedrs_lightning.synth.scenes.gap import spectral_gap
 from fedrs_lightning.synth.scenes.shift import SpectralShift
+
+from .gap import spectral_gap
 
 
 def digest(folder):

@@ -19,9 +19,10 @@ from fedrs_lightning.synth.eurosat import defects
 from fedrs_lightning.synth.eurosat.sample import EuroSATSample, encode_jpeg, paint_scene, render_tile
 from fedrs_lightning.synth.sample import write_sample
 from fedrs_lightning.synth.scenes import sensor, spectra
-from fedrs_lightning.synth.scenes.gap import run_lengths, spatial_gap, spectral_gap
 from fedrs_lightning.synth.scenes.scene import Scene, blur
 from fedrs_lightning.synth.scenes.shift import SpectralShift, Style, spatial_style
+
+from .gap import run_lengths, spatial_gap, spectral_gap
 
 
 def digest(folder):

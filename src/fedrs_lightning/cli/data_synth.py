@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,11 @@ def main(argv: Sequence[str]) -> int:
     from fedrs_lightning.synth.eurosat.sample import LAYOUTS, SIZES
     from fedrs_lightning.synth.sample import write_sample
 
-    faults = {"eurosat": eurosat_defects.DEFECTS, **aerial_defects.DEFECTS, "bigearthnet": bigearthnet_defects.DEFECTS}
+    faults: dict[str, Collection[str]] = {
+        "eurosat": eurosat_defects.DEFECTS,
+        **aerial_defects.DEFECTS,
+        "bigearthnet": bigearthnet_defects.DEFECTS,
+    }
     layouts = {"eurosat": tuple(LAYOUTS), **AERIAL_LAYOUTS}
     parser = DataParser(
         "fedrs data synth", description="Write a synthetic sample in the official layout.", allow_abbrev=False

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from fedrs_lightning.errors import RunError
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def spread(

@@ -50,7 +50,7 @@ class Sample(ABC):
         """How many tiles or patches there are."""
 
     @abstractmethod
-    def paint(self, folder: Path, **options: Any) -> Iterator[None]:
+    def paint(self, folder: Path, *args: Any, **options: Any) -> Iterator[None]:
         """Fill a folder; a step for each tile or patch."""
 
     @abstractmethod
@@ -92,8 +92,8 @@ def write_sample(out: Path, sample: Sample, command: Sequence[str] = (), **optio
         building.mkdir(parents=True)
         write_json(building / MARKER, marker)
         steps = sample.paint(building, **options)
-        shown = {"total": sample.count(), "console": console, "disable": not console.is_terminal, "transient": True}
-        for _ in track(steps, "painting", **shown):
+        silent = not console.is_terminal
+        for _ in track(steps, "painting", sample.count(), console=console, disable=silent, transient=True):
             pass
         sample.plant(building)
         if out.is_dir():

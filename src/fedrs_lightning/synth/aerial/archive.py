@@ -97,7 +97,8 @@ def files_of(
         return _pair(folders, f"{tile.name}.png", pixels[:, :, VIEWS["RGB"]], classes)
     if layout == "converted":
         return _pieces(tile, dataset, pixels, classes)
-    files = {}
+    files: dict[str, bytes] = {}
+    corner: tuple[float, float] | None = None
     if dataset == "potsdam":
         row, column = map(int, tile.name.split("_"))
         corner = (366_000.0 + column * 300, 5_808_000.0 - row * 300)
@@ -107,14 +108,14 @@ def files_of(
             name = f"{folder}/top_potsdam_{tile.name}_{view}"
             files[f"{name}.tif"] = encode_tiff(pixels[:, :, channels], corner, pixel)
             files[f"{name}.tfw"] = "".join(f"{value:.8f}\n" for value in place).encode()
-        where, label = (corner, pixel), f"top_potsdam_{tile.name}_label"
+        label = f"top_potsdam_{tile.name}_label"
     else:
-        where, label = (), f"top_mosaic_09cm_area{tile.name}"
+        label = f"top_mosaic_09cm_area{tile.name}"
         files[f"top/{label}.tif"] = encode_tiff(pixels[:, :, VIEWS["IRRG"]])
     full, eroded = LABEL_FOLDERS[dataset][layout]
     if layout != "participants" or tile.part == "train":
-        files[f"{full}{label}.tif"] = encode_tiff(ISPRS_COLOURS[classes], *where)
-        files[f"{eroded}{label}_noBoundary.tif"] = encode_tiff(ISPRS_COLOURS[erode(classes)], *where)
+        files[f"{full}{label}.tif"] = encode_tiff(ISPRS_COLOURS[classes], corner, pixel)
+        files[f"{eroded}{label}_noBoundary.tif"] = encode_tiff(ISPRS_COLOURS[erode(classes)], corner, pixel)
     return files
 
 

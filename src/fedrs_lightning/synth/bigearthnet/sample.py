@@ -74,7 +74,8 @@ class BigEarthNetSample(Sample):
         Raises:
             RunError: a process died.
         """
-        wanted, present = patches(self.patches), []
+        wanted = patches(self.patches)
+        present: list[np.ndarray] = []
         chunks = [wanted[start : start + _CHUNK] for start in range(0, len(wanted), _CHUNK)]
         for name in {patch.product.name for patch in wanted}:
             (folder / IMAGES / name).mkdir(parents=True)
