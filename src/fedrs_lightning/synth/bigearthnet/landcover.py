@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
 from fedrs_lightning.data.datasets.bigearthnet_files import CLASSES
-from fedrs_lightning.synth.eurosat.landcover import ARABLE, HALLS
 from fedrs_lightning.synth.scenes.scene import Scene, borders
+from fedrs_lightning.synth.scenes.spectra import ARABLE, HALLS
+
+Noise = Callable[[float], np.ndarray]
 
 PATCH_SIDE = 1200.0  # metres
 PIXEL = 10.0
@@ -116,14 +119,14 @@ def paint(scene: Scene, weights: np.ndarray) -> np.ndarray:
     """
     classes, shares = _draw_classes(scene.rng, weights)
     regions = _regions(scene, classes, shares)
-    bed = _Bed(scene)
+    noise = cache(scene.noise)  # the covers never overlap, so that they may share their noises
     for number in classes:
-        _cover(bed, CLASSES[number], regions == number)
+        _cover(scene, noise, CLASSES[number], regions == number)
     if scene.rng.random() < 0.5:
         road = scene.curve(60) < scene.rng.uniform(5, 9)
         scene.paint(
             road & ~np.isin(regions, [CLASSES.index(name) for name in _WATERS]),
-            "asphalt" if scene.rng.random() < 0.6 else "soil_pale",
+            scene.either(0.6, "asphalt", "soil_pale"),
         )
     return regions
 
@@ -156,7 +159,7 @@ def _draw_classes(rng: np.random.Generator, weights: np.ndarray) -> tuple[list[i
 
 def _regions(scene: Scene, classes: list[int], shares: list[float]) -> np.ndarray:
     """Map of classes with these shares: each in turn takes the free pixels where it fits best."""
-    shore, _ = scene.axes(2 * scene.style.angle(scene.rng))
+    shore, _ = scene.axes(2 * scene.angle())
     shore = shore / 180 + 0.35 * scene.noise(260 * scene.style.scale)
     fits: dict[str, Callable[[], np.ndarray]] = {
         "Marine waters": lambda: shore,
@@ -198,42 +201,29 @@ def _compact(scene: Scene) -> np.ndarray:
     return 0.5 * scene.noise(90) - np.hypot(scene.x - centre[0], scene.y - centre[1]) / 260
 
 
-class _Bed:
-    """What the covers of one scene share: its noises are drawn once, as the covers never overlap."""
-
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
-        self._noises: dict[float, np.ndarray] = {}
-
-    def noise(self, length: float) -> np.ndarray:
-        if length not in self._noises:
-            self._noises[length] = self.scene.noise(length)
-        return self._noises[length]
-
-
-def _cover(bed: _Bed, name: str, where: np.ndarray) -> None:
-    scene, cover = bed.scene, COVERS[name]
+def _cover(scene: Scene, noise: Noise, name: str, where: np.ndarray) -> None:
+    cover = COVERS[name]
     if cover.parcels is not None:
         owner, count = scene.parcels(*cover.parcels, 14)
     else:
-        owner, count = np.digitize(bed.noise(100), np.sort(scene.rng.normal(0, 0.6, 3))), 4
+        owner, count = np.digitize(noise(100), np.sort(scene.rng.normal(0, 0.6, 3))), 4
     if name in _WATERS:
         owner, count = np.zeros_like(owner), 1
     state = {"Marine waters": -0.25, "Inland waters": 0.1}.get(name, 0.0)
-    scene.paint_objects(np.where(where, owner, -1), scene.style.choose(scene.rng, cover.shares, count), state=state)
+    scene.paint_objects(np.where(where, owner, -1), scene.choose(cover.shares, count), state=state)
     if cover.relief:
-        scene.shade[where] += (np.float32(cover.relief) * bed.noise(110))[where]
+        scene.shade[where] += (np.float32(cover.relief) * noise(110))[where]
     special = {"Permanent crops": _rows, "Industrial or commercial units": _halls, "Pastures": _hedges}.get(name)
     if special is not None:
-        special(bed, where, owner)
+        special(scene, noise, where, owner)
     if cover.grain:
         length = cover.clump * (scene.style.scale if cover.clump > 2 * PIXEL else 1.0)
         density = min(0.9, cover.grain * scene.style.density**0.5)
-        field_ = bed.noise(length)
+        field_ = noise(length)
         grown = where & (field_ > np.quantile(field_[where], 1 - density))
         _grains(scene, grown, cover.grains)
     if cover.edge:
-        scene.paint(where & borders(owner) & (bed.noise(60) > -0.3), cover.edge)
+        scene.paint(where & borders(owner) & (noise(60) > -0.3), cover.edge)
 
 
 def _grains(scene: Scene, where: np.ndarray, shares: Mapping[str, float]) -> None:
@@ -241,33 +231,27 @@ def _grains(scene: Scene, where: np.ndarray, shares: Mapping[str, float]) -> Non
     count = int(np.count_nonzero(where))
     owner = np.full(where.shape, -1, dtype=np.int64)
     owner[where] = np.arange(count)
-    scene.paint_objects(owner, scene.style.choose(scene.rng, shares, count))
+    scene.paint_objects(owner, scene.choose(shares, count))
 
 
-def _rows(bed: _Bed, where: np.ndarray, owner: np.ndarray) -> None:
+def _rows(scene: Scene, noise: Noise, where: np.ndarray, owner: np.ndarray) -> None:
     """Rows of plants over bare soil; few plants are young plots."""
-    scene, count = bed.scene, int(owner.max()) + 1
-    angle = scene.style.angle(scene.rng) + scene.rng.choice([0, np.pi / 2], count)
+    count = int(owner.max()) + 1
+    angle = scene.angle() + scene.rng.choice([0, np.pi / 2], count)
     period, cover = scene.rng.uniform(20, 36, count), scene.rng.uniform(0.35, 0.8, count)
     across = np.cos(angle)[owner] * scene.y - np.sin(angle)[owner] * scene.x
     plants = where & (np.mod(across / period[owner], 1) < cover[owner])
-    scene.paint_objects(
-        np.where(plants, owner, -1), scene.style.choose(scene.rng, {"orchard": 0.85, "scrub": 0.15}, count)
-    )
+    scene.paint_objects(np.where(plants, owner, -1), scene.choose({"orchard": 0.85, "scrub": 0.15}, count))
 
 
-def _halls(bed: _Bed, where: np.ndarray, owner: np.ndarray) -> None:
+def _halls(scene: Scene, noise: Noise, where: np.ndarray, owner: np.ndarray) -> None:
     """Large roofs in one direction."""
-    scene = bed.scene
     centres = scene.scatter(_HALLS_NUMBER)
     halves = scene.rng.uniform([22, 14], [70, 38], (len(centres), 2)) * scene.style.scale**0.5
-    direction = scene.style.angle(scene.rng) + np.pi / 2 * scene.rng.integers(0, 2, len(centres))
-    roofs = scene.stamp(centres, halves, direction)
-    scene.shadows(np.where(where, roofs, -1), 10)
-    scene.paint_objects(np.where(where, roofs, -1), scene.style.choose(scene.rng, HALLS, len(centres)))
+    direction = scene.angle() + np.pi / 2 * scene.rng.integers(0, 2, len(centres))
+    scene.build((centres, halves, direction), HALLS, 10, where)
 
 
-def _hedges(bed: _Bed, where: np.ndarray, owner: np.ndarray) -> None:
+def _hedges(scene: Scene, noise: Noise, where: np.ndarray, owner: np.ndarray) -> None:
     """Hedges along the borders of the fields, and single trees."""
-    scene = bed.scene
-    scene.paint(where & borders(owner) & (bed.noise(60) > scene.rng.uniform(-1.0, 0.8)), "broadleaf")
+    scene.paint(where & borders(owner) & (noise(60) > scene.rng.uniform(-1.0, 0.8)), "broadleaf")

@@ -5,6 +5,7 @@ All sizes are in metres; a finer grid shows the same ground in more detail. Ever
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -44,6 +45,18 @@ class Scene:
         return np.fft.irfft2(np.fft.rfft2(white) * _low_pass(self.size, length / self.pixel), s=white.shape).astype(
             np.float32
         )
+
+    def angle(self) -> float:
+        """Draw a direction that the style likes, radians."""
+        return self.style.angle(self.rng)
+
+    def choose(self, shares: Mapping[str, float], size: int) -> np.ndarray:
+        """Draw `size` materials, int [size], by shares that the style moves."""
+        return self.style.choose(self.rng, shares, size)
+
+    def either(self, chance: float, first: str, second: str) -> str:
+        """The first of two materials with this chance, else the second."""
+        return first if self.rng.random() < chance else second
 
     def axes(self, angle: float, bend: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
         """Coordinates along and across a direction, in metres, optionally bent by smooth noise of `bend` metres."""
@@ -87,7 +100,7 @@ class Scene:
             Number of the parcel of each pixel, int [n, n], and how many numbers there are.
         """
         scale, reach = self.style.scale, self.side
-        along, across = self.axes(self.style.angle(self.rng), bend * self.style.winding)
+        along, across = self.axes(self.angle(), bend * self.style.winding)
         cuts = np.cumsum(self.rng.uniform(0.5, 1.5, 4 + int(2 * reach / (width * scale)))) * (width * scale) - reach
         strip = np.searchsorted(cuts, across)
         lengths = (self.rng.uniform(0.5, 1.6, len(cuts) + 1) * length * scale).astype(np.float32)
@@ -106,7 +119,7 @@ class Scene:
             bend: amplitude of its bends, metres, times 0.4 to 1.6 by the style's winding.
             offset: of the line from the centre, metres; drawn within the middle half when None.
         """
-        along, across = self.axes(self.style.angle(self.rng))
+        along, across = self.axes(self.angle())
         place = self.rng.uniform(-0.25, 0.25) * self.side if offset is None else offset
         line, slope = np.full_like(along, place), np.zeros_like(along)
         for cycles in (0.5, 1.1, 2.1):
@@ -139,10 +152,8 @@ class Scene:
         dx = (column + 0.5) * self.pixel - self.side / 2 - centres[:, 0, None, None]
         dy = (row + 0.5) * self.pixel - self.side / 2 - centres[:, 1, None, None]
         cos, sin = np.cos(angles)[:, None, None], np.sin(angles)[:, None, None]
-        u, v = (
-            np.abs(cos * dx + sin * dy) / halves[:, 0, None, None],
-            np.abs(cos * dy - sin * dx) / halves[:, 1, None, None],
-        )
+        u = np.abs(cos * dx + sin * dy) / halves[:, 0, None, None]
+        v = np.abs(cos * dy - sin * dx) / halves[:, 1, None, None]
         inside = (u * u + v * v <= 1) if round_ else (np.maximum(u, v) <= 1)
         inside &= (row >= 0) & (row < self.size) & (column >= 0) & (column < self.size)
         number, below, right = np.nonzero(inside)
@@ -150,9 +161,7 @@ class Scene:
         return owner
 
     def shadows(self, owner: np.ndarray, reach: float) -> None:
-        """Darken the ground north-west of objects, `reach` metres far (the sun of a morning overpass in the
-        south-east).
-        """
+        """Darken the ground north-west of objects, `reach` metres far: in the morning the sun is in the south-east."""
         tall = owner >= 0
         step = max(1, round(reach / self.pixel / 1.4))
         cast = np.zeros_like(tall)
@@ -160,9 +169,37 @@ class Scene:
             cast[:-shift, :-shift] |= tall[shift:, shift:]
         self.shade[cast & ~tall] -= 0.45
 
+    def build(
+        self,
+        boxes: tuple[np.ndarray, np.ndarray, np.ndarray],
+        shares: Mapping[str, float],
+        shadow: float,
+        where: np.ndarray | None = None,
+        spread: float = 0.0,
+    ) -> None:
+        """Buildings with their shadows.
+
+        Args:
+            boxes: centres, halves and angles, as for `stamp`.
+            shares: of the materials of their roofs.
+            shadow: its length, metres.
+            where: only on these pixels, if given.
+            spread: standard deviation of a state that all roofs share.
+        """
+        owner = self.stamp(*boxes)
+        if where is not None:
+            owner = np.where(where, owner, -1)
+        self.shadows(owner, shadow)
+        materials = self.choose(shares, len(boxes[0]))
+        self.paint_objects(owner, materials, state=self.rng.normal(0, spread) if spread else 0.0)
+
+    def places(self, count: int) -> np.ndarray:
+        """Random places, metres, [count, 2]."""
+        return self.rng.uniform(-self.side / 2, self.side / 2, (count, 2))
+
     def scatter(self, number: float) -> np.ndarray:
         """Random places, metres, [about `number` times the style's density, 2]."""
-        return self.rng.uniform(-self.side / 2, self.side / 2, (self.rng.poisson(number * self.style.density), 2))
+        return self.places(self.rng.poisson(number * self.style.density))
 
     def trees(self, number: float, radius: float, where: np.ndarray | None = None) -> None:
         """Scatter about `number` crowns of about `radius` metres, only on the pixels of `where` if given."""
@@ -171,7 +208,7 @@ class Scene:
         owner = self.stamp(places, radii, np.zeros(len(places)), round_=True)
         if where is not None:
             owner = np.where(where, owner, -1)
-        self.paint_objects(owner, self.style.choose(self.rng, {"conifer": 0.4, "broadleaf": 0.6}, len(places)))
+        self.paint_objects(owner, self.choose({"conifer": 0.4, "broadleaf": 0.6}, len(places)))
 
     def reflectance(self) -> np.ndarray:
         """Reflectance in `spectra.BANDS` with texture, float32 [10, n, n]."""
@@ -179,6 +216,12 @@ class Scene:
         shade = self.shade + spectra.FINE[self.material] * fine + spectra.COARSE[self.material] * coarse
         state = self.state + 0.5 * spectra.STATE[self.material] * self.noise(60.0)
         return spectra.reflectance(self.material, state, shade)
+
+
+def turned(u: np.ndarray, v: np.ndarray, angle: np.ndarray | float) -> np.ndarray:
+    """Places that lie u along and v across a direction, [objects, 2]."""
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.stack([cos * u - sin * v, sin * u + cos * v], axis=1)
 
 
 def borders(owner: np.ndarray) -> np.ndarray:

@@ -89,6 +89,10 @@ MATERIALS = (
 )
 # fmt: on
 
+ARABLE = {"crop_green": 0.42, "crop_ripe": 0.22, "soil": 0.22, "soil_pale": 0.14}
+HOUSES = {"roof_tile": 0.5, "roof_dark": 0.3, "concrete": 0.2}
+HALLS = {"roof_metal": 0.45, "concrete": 0.25, "roof_dark": 0.3}
+
 INDEX = {material.name: number for number, material in enumerate(MATERIALS)}
 MEAN = np.asarray([material.mean for material in MATERIALS], dtype=np.float32)  # [M, 10]
 TOWARD = np.asarray([MATERIALS[INDEX[material.toward]].mean for material in MATERIALS], dtype=np.float32)  # [M, 10]
