@@ -8,7 +8,7 @@ import numpy as np
 
 from fedrs_lightning.synth.aerial.scene import BARREN, FIELD, FOREST, GRASS, ROAD, WATER, AerialScene
 from fedrs_lightning.synth.aerial.town import Town, crowns, paint_town, pave, street
-from fedrs_lightning.synth.scenes.scene import borders
+from fedrs_lightning.synth.scenes.scene import Boxes, borders
 
 CITY = Town(
     block=62.0,
@@ -39,7 +39,7 @@ def paint_town_and_country(scene: AerialScene, town_share: float) -> None:
     zone = height <= np.quantile(height, share)
     town = CITY if rng.random() < 0.25 + 0.6 * town_share else VILLAGE
     factor = float(np.clip(scene.side / 200, 0.5, 1.0))  # small tiles still see a street and a few houses
-    road = street(scene, scene.style.angle(rng), rng.uniform(-0.35, 0.35) * scene.side, rng.uniform(2.2, 4.0))
+    road = street(scene, scene.angle(), rng.uniform(-0.35, 0.35) * scene.side, rng.uniform(2.2, 4.0))
     pave(scene, [road], ~zone, walk=(0.0, 0.6))
     paint_town(scene, replace(town, block=town.block * factor, cross=town.cross * factor), zone)
     water(scene, ~zone)
@@ -50,7 +50,7 @@ def fields(scene: AerialScene) -> None:
     rng = scene.rng
     field, count = scene.parcels(75, 34, 8)
     scene.cover(field, scene.pick(CROPS, count), FIELD)
-    angles = scene.style.angle(rng) + rng.choice([0, np.pi / 2], count) + rng.normal(0, 0.1, count)
+    angles = scene.angle() + rng.choice([0, np.pi / 2], count) + rng.normal(0, 0.1, count)
     across = (np.cos(angles)[field] * scene.y - np.sin(angles)[field] * scene.x).astype(np.float32)
     period = np.maximum(rng.uniform(1.2, 4.0, count), 3.2 * scene.pixel).astype(np.float32)
     depth = rng.uniform(0.03, 0.2, count).astype(np.float32)
@@ -59,7 +59,7 @@ def fields(scene: AerialScene) -> None:
     for _ in range(max(1, round(0.9 / scene.pixel))):
         edges[1:] |= edges[:-1].copy()
         edges[:, 1:] |= edges[:, :-1].copy()
-    scene.fill(edges & (scene.noise(40) > -0.8), "meadow" if rng.random() < 0.6 else "dry_grass", GRASS)
+    scene.fill(edges & (scene.noise(40) > -0.8), scene.either(0.6, "meadow", "dry_grass"), GRASS)
     idle = np.flatnonzero(rng.random(count) < 0.14)
     fallow = np.full(count, -1)
     fallow[idle] = np.arange(len(idle))
@@ -75,7 +75,7 @@ def woods(scene: AerialScene) -> None:
     scene.fill(wood, "conifer", FOREST)
     scene.shade[wood] -= 0.35
     radius = 2.3 * scene.style.scale**0.5
-    places = rng.uniform(-scene.side / 2, scene.side / 2, (int(0.6 * scene.side**2 / radius**2), 2))
+    places = scene.places(int(0.6 * scene.side**2 / radius**2))
     places = places[scene.at(wood, places)]
     crowns(scene, places, rng.uniform(0.7, 1.5, len(places)) * radius, FOREST, wood)
 
@@ -85,7 +85,7 @@ def bare_ground(scene: AerialScene) -> None:
     height = scene.noise(32.0 * scene.style.scale**0.5)
     share = np.clip(0.07 * scene.favour("clutter") * scene.rng.uniform(0, 2), 0.0, 0.4)
     site = height > np.quantile(height, 1 - share)
-    scene.fill(site, "rubble" if scene.rng.random() < 0.6 else "soil_pale", BARREN)
+    scene.fill(site, scene.either(0.6, "rubble", "soil_pale"), BARREN)
     scene.shade[site] += (0.08 * scene.noise(4.0))[site]
 
 
@@ -93,19 +93,19 @@ def water(scene: AerialScene, country: np.ndarray) -> None:
     """Ponds with straight banks in the country, and now and then a river through everything."""
     rng = scene.rng
     number = 5 * (scene.side / 300) ** 2 * scene.favour("water")
-    places = rng.uniform(-scene.side / 2, scene.side / 2, (rng.poisson(number), 2))
+    places = scene.places(rng.poisson(number))
     places = places[scene.at(country & (scene.kind != ROAD), places)]
     halves = rng.uniform([9.0, 7.0], [24.0, 15.0], (len(places), 2)) * scene.style.scale**0.5
-    angles = np.full(len(places), scene.style.angle(rng))
-    banks = scene.stamp(places, halves + 1.5, angles)
+    angles = np.full(len(places), scene.angle())
+    banks = scene.stamp(Boxes(places, halves + 1.5, angles))
     scene.cover(banks, scene.pick({"dry_grass": 0.5, "concrete": 0.5}, len(places)), GRASS)
-    pond = scene.stamp(places, halves, angles)
+    pond = scene.stamp(Boxes(places, halves, angles))
     scene.cover(pond, scene.pick({"water_clear": 0.6, "water_turbid": 0.4}, len(places)), WATER)
     wet = pond >= 0
     if rng.random() < 0.35:
         distance, half = scene.curve(25), rng.uniform(5, 14) * scene.style.scale**0.5
-        scene.fill(distance < half + 3, "scrub" if rng.random() < 0.6 else "soil_pale", GRASS)
+        scene.fill(distance < half + 3, scene.either(0.6, "scrub", "soil_pale"), GRASS)
         wet |= distance < half
-        scene.fill(distance < half, "water_turbid" if rng.random() < 0.6 else "water_clear", WATER)
+        scene.fill(distance < half, scene.either(0.6, "water_turbid", "water_clear"), WATER)
     scene.shadow[wet | (banks >= 0)] = 0
     scene.car[wet | (banks >= 0)] = False

@@ -1,15 +1,14 @@
-"""A scene seen from an aeroplane: besides materials it knows what each pixel is, where cars stand and where shadows
-fall.
-"""
+"""A scene seen from an aeroplane, which also knows what each pixel is, where cars stand and where shadows fall."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from fedrs_lightning.synth.scenes import spectra
-from fedrs_lightning.synth.scenes.scene import Scene
+from fedrs_lightning.synth.scenes.scene import Boxes, Scene
 from fedrs_lightning.synth.scenes.shift import SpectralShift, Style
 
 ROAD, PAVED, BUILDING, GRASS, TREE, FOREST, WATER, BARREN, FIELD, CLUTTER = range(10)
@@ -18,9 +17,8 @@ ROAD, PAVED, BUILDING, GRASS, TREE, FOREST, WATER, BARREN, FIELD, CLUTTER = rang
 SUN = np.float32(np.sqrt(0.5))  # east and south component of the direction to the sun: a morning flight
 
 _BANDS = (spectra.RED, spectra.GREEN, spectra.BLUE, spectra.NIR)
-_SKY = np.asarray(
-    [0.46, 0.40, 0.35, 0.33, 0.30, 0.28, 0.27, 0.27, 0.22, 0.20], dtype=np.float32
-)  # light left in the shade
+# Light that is left in the shade.
+_SKY = np.asarray([0.46, 0.40, 0.35, 0.33, 0.30, 0.28, 0.27, 0.27, 0.22, 0.20], dtype=np.float32)
 _ELEMENTS = 4_000_000  # pixels of object windows that are stamped at a time
 _ROWS = 128  # rendered at a time
 
@@ -75,14 +73,9 @@ class AerialScene(Scene):
         self.car = np.zeros((self.size, self.size), dtype=bool)
         self.shadow = np.zeros((self.size, self.size), dtype=np.float32)
 
-    def cover(self, owner: np.ndarray, materials: np.ndarray, kind: int | None, state: float = 0.0) -> None:
-        """Cover the ground with objects of one kind; `kind` None keeps what the ground counts as.
-
-        Args:
-            owner, materials, state: as for `paint_objects`.
-            kind: of all objects.
-        """
-        self.paint_objects(owner, materials, state)
+    def cover(self, owner: np.ndarray, materials: np.ndarray, kind: int | None) -> None:
+        """Cover the ground with objects of one kind, as `paint_objects` does; None keeps what the ground counts as."""
+        self.paint_objects(owner, materials)
         if kind is not None:
             self.kind[owner >= 0] = kind
 
@@ -104,47 +97,37 @@ class AerialScene(Scene):
         pixels = np.clip(((places + self.side / 2) / self.pixel).astype(np.int64), 0, self.size - 1)
         return layer[pixels[:, 1], pixels[:, 0]]
 
-    def stamp(self, centres: np.ndarray, halves: np.ndarray, angles: np.ndarray, round_: bool = False) -> np.ndarray:
+    def stamp(self, boxes: Boxes, round_: bool = False) -> np.ndarray:
         """As in `Scene`, a few objects at a time, since their windows are large at 5 cm; those outside are left out."""
         owner = np.full((self.size, self.size), -1, dtype=np.int64)
-        seen = np.flatnonzero(np.all(np.abs(centres) - np.hypot(*halves.T)[:, None] < self.side / 2, axis=1))
+        radii = np.hypot(*boxes.halves.T)
+        seen = np.flatnonzero(np.all(np.abs(boxes.centres) - radii[:, None] < self.side / 2, axis=1))
         if not len(seen):
             return owner
-        window = (2 * np.ceil(np.hypot(*halves[seen].T).max() / self.pixel) + 3) ** 2
+        window = (2 * np.ceil(radii[seen].max() / self.pixel) + 3) ** 2
         for part in np.array_split(seen, int(np.ceil(len(seen) * window / _ELEMENTS))):
             if len(part):
-                found = super().stamp(centres[part], halves[part], angles[part], round_)
+                found = super().stamp(boxes.only(part), round_)
                 owner = np.where(found >= 0, part[found], owner)
         return owner
 
-    def local(
-        self, owner: np.ndarray, centres: np.ndarray, angles: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Covered pixels (bool [n, n]), the object of each [P], and its place along and across that object in metres
-        [P].
-        """
+    def local(self, owner: np.ndarray, centres: np.ndarray, angles: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Covered pixels, bool [n, n]; of each its object and its place along and across it in metres, [P] each."""
         covered = owner >= 0
         number = owner[covered]
-        dx, dy = (
-            self.x[covered] - centres[number, 0].astype(np.float32),
-            self.y[covered] - centres[number, 1].astype(np.float32),
-        )
+        east, south = centres[number].T.astype(np.float32)
+        dx, dy = self.x[covered] - east, self.y[covered] - south
         cos, sin = np.cos(angles).astype(np.float32)[number], np.sin(angles).astype(np.float32)[number]
         return covered, number, cos * dx + sin * dy, cos * dy - sin * dx
 
     def ribbon(self, points: np.ndarray, reach: float) -> tuple[np.ndarray, np.ndarray]:
-        """Distance from a polyline (infinite beyond `reach` metres) and arc length at its nearest point; float32 [n,
-        n].
+        """Distance from a line through points [K, 2] and arc length at its nearest point, metres, float32 [n, n] each.
 
-        Args:
-            points: corners, metres, [K, 2].
-            reach: metres.
+        The distance is infinite beyond `reach` metres.
         """
         distance = np.full((self.size, self.size), np.inf, dtype=np.float32)
         along = np.zeros((self.size, self.size), dtype=np.float32)
-        steps = np.diff(points, axis=0)
-        lengths = np.hypot(*steps.T)
-        starts = np.concatenate([[0.0], np.cumsum(lengths)])
+        steps, lengths, starts = segments(points)
         low = np.minimum(points[:-1], points[1:]) - reach
         high = np.maximum(points[:-1], points[1:]) + reach
         first = np.clip(np.floor((low + self.side / 2) / self.pixel), 0, self.size).astype(np.int64)
@@ -182,16 +165,12 @@ class AerialScene(Scene):
         return state, shade
 
     def reflectance(self, step: int = 1) -> np.ndarray:
-        """Reflectance in `spectra.BANDS` of every `step`-th row and column with texture and shadows, float32 [10, n',
-        n'].
-        """
-        state, shade = self.surface()
+        """Every `step`-th row and column in `spectra.BANDS` with texture and shadows, float32 [10, n', n']."""
         some = slice(None, None, step), slice(None, None, step)
-        return _lit(self.material[some], state[some], shade[some], self.shadow[some])
+        return self._lit(some, *self.surface())
 
     def light(self, shift: SpectralShift, by_class: bool = False) -> np.ndarray:
-        """Light from the ground in red, green, blue, near infrared after the domain's spectral shift; float32 [4, n,
-        n].
+        """Red, green, blue and near infrared light from the ground after the spectral shift, float32 [4, n, n].
 
         Args:
             shift: of the domain.
@@ -201,13 +180,20 @@ class AerialScene(Scene):
         seen = np.empty((len(_BANDS), self.size, self.size), dtype=np.float32)
         for first in range(0, self.size, _ROWS):
             rows = slice(first, first + _ROWS)
-            pixels = _lit(self.material[rows], state[rows], shade[rows], self.shadow[rows])
+            pixels = self._lit(rows, state, shade)
             moved = shift(pixels)
             if by_class and shift.strength > 0:
                 moved = np.maximum(pixels + _CLASS_WEIGHT[self.material[rows]] * (moved - pixels), np.float32(0.0001))
             seen[:, rows] = moved[list(_BANDS)]
         return seen
 
+    def _lit(self, some: Any, state: np.ndarray, shade: np.ndarray) -> np.ndarray:
+        pixels = spectra.reflectance(self.material[some], state[some], shade[some])
+        return pixels * (1 - self.shadow[some] * (1 - _SKY[:, None, None]))
 
-def _lit(material: np.ndarray, state: np.ndarray, shade: np.ndarray, shadow: np.ndarray) -> np.ndarray:
-    return spectra.reflectance(material, state, shade) * (1 - shadow * (1 - _SKY[:, None, None]))
+
+def segments(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Segments of a line through points [K, 2]: vectors [K - 1, 2], lengths [K - 1], arc lengths of the points [K]."""
+    steps = np.diff(points, axis=0)
+    lengths = np.hypot(*steps.T)
+    return steps, lengths, np.concatenate([[0.0], np.cumsum(lengths)])

@@ -16,7 +16,9 @@ from fedrs_lightning.synth.aerial.scene import (
     SUN,
     TREE,
     AerialScene,
+    segments,
 )
+from fedrs_lightning.synth.scenes.scene import Boxes, turned
 
 PITCHED = {"roof_tile": 0.6, "roof_dark": 0.4}
 FLAT = {"roof_gravel": 0.4, "roof_dark": 0.35, "concrete": 0.12, "roof_metal": 0.13}
@@ -68,9 +70,7 @@ class Street:
 
     def frames(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Points [P, 2], their unit normals [P, 2] and directions in radians [P] at arc lengths in metres [P]."""
-        steps = np.diff(self.points, axis=0)
-        lengths = np.hypot(*steps.T)
-        starts = np.concatenate([[0.0], np.cumsum(lengths)])
+        steps, lengths, starts = segments(self.points)
         number = np.clip(np.searchsorted(starts, places, side="right") - 1, 0, len(steps) - 1)
         tangent = steps[number] / lengths[number, None]
         points = self.points[number] + (places - starts[number])[:, None] * tangent
@@ -79,7 +79,7 @@ class Street:
     @property
     def length(self) -> float:
         """Metres."""
-        return float(np.hypot(*np.diff(self.points, axis=0).T).sum())
+        return float(segments(self.points)[1].sum())
 
 
 def street(scene: AerialScene, angle: float, offset: float, half: float) -> Street:
@@ -89,14 +89,13 @@ def street(scene: AerialScene, angle: float, offset: float, half: float) -> Stre
     for length in (45.0, 90.0, 200.0):
         height = 0.035 * length * scene.style.winding * scene.rng.uniform(0.3, 1.0)
         across = across + height * np.sin(2 * np.pi * along / length + scene.rng.uniform(0, 2 * np.pi))
-    cos, sin = np.cos(angle), np.sin(angle)
-    return Street(np.stack([cos * along - sin * across, sin * along + cos * across], axis=1), half)
+    return Street(turned(along, across, angle), half)
 
 
 def network(scene: AerialScene, town: Town) -> list[Street]:
     """Streets in one direction and others across; one of them always crosses the middle of the scene."""
     rng, scale = scene.rng, scene.style.scale**0.7
-    angle = scene.style.angle(rng)
+    angle = scene.angle()
     streets = []
     for turn, spacing in ((0.0, town.block * scale), (np.pi / 2, town.cross * scale)):
         reach = 0.75 * scene.side
@@ -122,16 +121,15 @@ def paint_town(scene: AerialScene, town: Town, zone: np.ndarray | None = None) -
     zone = np.ones(scene.kind.shape, dtype=bool) if zone is None else zone
     lawns(scene, zone)
     streets = network(scene, town)
-    yard_centres, yard_halves, yard_angles = yards(scene, town, streets[0], zone)
+    paved = yards(scene, town, streets[0], zone)
     roadway, reserved = pave(scene, streets, zone)
-    centres, halves, angles = house_places(scene, town, streets, zone)
-    owner = scene.stamp(centres, halves, angles)
-    blocked = np.bincount(owner[reserved & (owner >= 0)], minlength=len(centres)) > 0
-    centres, halves, angles = centres[~blocked], halves[~blocked], angles[~blocked]
-    paths(scene, town, centres, halves, angles, reserved)
-    roofs(scene, town, centres, halves, angles)
+    houses = house_places(scene, town, streets, zone)
+    owner = scene.stamp(houses)
+    houses = houses.only(np.bincount(owner[reserved & (owner >= 0)], minlength=len(houses.centres)) == 0)
+    paths(scene, town, houses, reserved)
+    roofs(scene, town, houses)
     trees(scene, town, zone & ~roadway)
-    parked(scene, streets, yard_centres, yard_halves, yard_angles)
+    parked(scene, streets, paved)
     return streets
 
 
@@ -143,30 +141,29 @@ def lawns(scene: AerialScene, zone: np.ndarray) -> None:
     scene.state += np.where(zone, 0.16 * np.maximum(scene.noise(5.0), 0), 0).astype(np.float32)
     area = scene.side**2 / 1000
     beds = scene.scatter(5 * area)
-    owner = scene.stamp(beds, rng.uniform([0.6, 0.4], [3.5, 1.4], (len(beds), 2)), rng.uniform(0, np.pi, len(beds)))
+    sizes = rng.uniform([0.6, 0.4], [3.5, 1.4], (len(beds), 2))
+    owner = scene.stamp(Boxes(beds, sizes, rng.uniform(0, np.pi, len(beds))))
     scene.cover(np.where(zone, owner, -1), scene.pick({"soil": 0.4, "scrub": 0.6}, len(beds)), GRASS)
     for kind, number, shares in (
         (BARREN, 0.22, {"rubble": 0.6, "soil_pale": 0.4}),
         (CLUTTER, 0.35, {"court": 0.4, "water_turbid": 0.3, "rubble": 0.3}),
     ):
-        places = rng.uniform(-scene.side / 2, scene.side / 2, (rng.poisson(number * area * scene.favour("clutter")), 2))
+        places = scene.places(rng.poisson(number * area * scene.favour("clutter")))
         halves = rng.uniform([2.0, 1.6], [6.0, 4.0], (len(places), 2)) * scene.style.scale**0.5
-        owner = scene.stamp(places, halves, rng.uniform(0, np.pi, len(places)), round_=kind == BARREN)
+        owner = scene.stamp(Boxes(places, halves, rng.uniform(0, np.pi, len(places))), round_=kind == BARREN)
         scene.cover(np.where(zone, owner, -1), scene.pick(shares, len(places)), kind)
 
 
-def yards(scene: AerialScene, town: Town, main: Street, zone: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Paved yards and parking places in the direction of the main street; centres, halves and directions."""
+def yards(scene: AerialScene, town: Town, main: Street, zone: np.ndarray) -> Boxes:
+    """Paved yards and parking places in the direction of the main street."""
     rng = scene.rng
     number = town.yards * scene.side**2 / 1000 * scene.favour("paved")
-    centres = rng.uniform(-scene.side / 2, scene.side / 2, (rng.poisson(number), 2))
+    centres = scene.places(rng.poisson(number))
     halves = rng.uniform([5.0, 4.0], [11.0, 8.5], (len(centres), 2)) * scene.style.scale**0.5
     angle = float(np.arctan2(*(main.points[-1] - main.points[0])[::-1]))
-    angles = angle + rng.choice([0.0, np.pi / 2], len(centres))
-    owner = scene.stamp(centres, halves, angles)
-    scene.cover(np.where(zone, owner, -1), scene.pick({"asphalt": 0.45} | PAVING, len(centres)), PAVED)
-    inside = scene.at(zone, centres)
-    return centres[inside], halves[inside], angles[inside]
+    made = Boxes(centres, halves, angle + rng.choice([0.0, np.pi / 2], len(centres)))
+    scene.cover(np.where(zone, scene.stamp(made), -1), scene.pick({"asphalt": 0.45} | PAVING, len(centres)), PAVED)
+    return made.only(scene.at(zone, centres))
 
 
 def pave(
@@ -195,13 +192,11 @@ def pave(
     return roadway, reserved
 
 
-def house_places(
-    scene: AerialScene, town: Town, streets: list[Street], zone: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Houses on both sides of every street: centres and halves [houses, 2], directions [houses]."""
+def house_places(scene: AerialScene, town: Town, streets: list[Street], zone: np.ndarray) -> Boxes:
+    """Houses on both sides of every street."""
     rng, scale = scene.rng, scene.style.scale
     chance = 0.82 * min(1.2, scene.style.density**0.5) * scene.favour("building") ** 0.5
-    centres, halves, angles = [], [], []
+    found = []
     for line in streets:
         for side in (-1, 1):
             count = int(line.length / (town.plot[0] * scale)) + 1
@@ -214,30 +209,29 @@ def house_places(
             centre = points + side * away[:, None] * normals
             kept &= np.abs(centre).max(axis=1) < scene.side / 2 + 2 * town.house[1][0] * scale
             kept &= scene.at(zone, centre)
-            centres.append(centre[kept])
-            halves.append(size[kept])
-            angles.append((directions + rng.normal(0, 0.03, len(places)))[kept])
-    return np.concatenate(centres), np.concatenate(halves), np.concatenate(angles)
+            found.append(Boxes(centre, size, directions + rng.normal(0, 0.03, len(places))).only(kept))
+    return Boxes(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def paths(
-    scene: AerialScene, town: Town, centres: np.ndarray, halves: np.ndarray, angles: np.ndarray, reserved: np.ndarray
-) -> None:
+def paths(scene: AerialScene, town: Town, houses: Boxes, reserved: np.ndarray) -> None:
     """Drives and terraces beside the houses."""
+    centres, halves, angles = houses
     rng, count = scene.rng, len(centres)
     normals = np.stack([-np.sin(angles), np.cos(angles)], axis=1)
     tangents = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     slide = rng.uniform(-0.6, 0.6, (count, 1)) * halves[:, :1]
     drive = centres + slide * tangents  # reaches the street on one side and the garden on the other
     length = halves[:, 1] + rng.uniform(2.5, town.setback[1] + 1.0, count)
-    owner = scene.stamp(drive, np.stack([rng.uniform(0.7, 1.7, count), length], axis=1), angles)
+    owner = scene.stamp(Boxes(drive, np.stack([rng.uniform(0.7, 1.7, count), length], axis=1), angles))
     terrace = centres + rng.choice([-1, 1], (count, 1)) * (halves[:, 1:] + 1.0) * normals
-    owner = np.maximum(owner, scene.stamp(terrace, np.stack([0.5 * halves[:, 0], np.full(count, 1.8)], axis=1), angles))
+    sizes = np.stack([0.5 * halves[:, 0], np.full(count, 1.8)], axis=1)
+    owner = np.maximum(owner, scene.stamp(Boxes(terrace, sizes, angles)))
     scene.cover(np.where(reserved, -1, owner), scene.pick(PAVING, count), PAVED)
 
 
-def roofs(scene: AerialScene, town: Town, centres: np.ndarray, halves: np.ndarray, angles: np.ndarray) -> None:
+def roofs(scene: AerialScene, town: Town, houses: Boxes) -> None:
     """Houses, each with a wing now and then: slopes lit by where they face, tile rows, parapets, chimneys, shadows."""
+    centres, halves, angles = houses
     rng, count = scene.rng, len(centres)
     if not count:
         return
@@ -247,13 +241,12 @@ def roofs(scene: AerialScene, town: Town, centres: np.ndarray, halves: np.ndarra
     parent = np.concatenate([winged, np.arange(count)])  # the wing lies under the house
     end = rng.choice([-0.55, 0.55], len(winged)) * halves[winged, 0]
     out = rng.choice([-0.9, 0.9], len(winged)) * halves[winged, 1]
-    cos, sin = np.cos(angles[winged]), np.sin(angles[winged])
-    wing = centres[winged] + np.stack([cos * end - sin * out, sin * end + cos * out], axis=1)
+    wing = centres[winged] + turned(end, out, angles[winged])
     sizes = np.stack([0.75 * halves[winged, 1], 0.42 * halves[winged, 0]], axis=1)
     centres = np.concatenate([wing, centres])
     halves = np.concatenate([sizes, halves])
     angles = np.concatenate([angles[winged] + np.pi / 2, angles])
-    owner = scene.stamp(centres, halves, angles)
+    owner = scene.stamp(Boxes(centres, halves, angles))
     scene.cast(owner, rng.uniform(3.0, 5.0), 0.9)
     scene.cover(np.where(owner >= 0, parent[owner], -1), materials, BUILDING)
 
@@ -271,11 +264,8 @@ def roofs(scene: AerialScene, town: Town, centres: np.ndarray, halves: np.ndarra
 
     fittings = np.repeat(np.arange(count), rng.poisson(2.2, count)) + len(winged)
     spread = rng.uniform(-0.75, 0.75, (len(fittings), 2)) * halves[fittings]
-    cos, sin = np.cos(angles[fittings]), np.sin(angles[fittings])
-    places = centres[fittings] + np.stack(
-        [cos * spread[:, 0] - sin * spread[:, 1], sin * spread[:, 0] + cos * spread[:, 1]], axis=1
-    )
-    small = scene.stamp(places, rng.uniform(0.25, 0.8, (len(fittings), 2)), angles[fittings])
+    places = centres[fittings] + turned(*spread.T, angles[fittings])
+    small = scene.stamp(Boxes(places, rng.uniform(0.25, 0.8, (len(fittings), 2)), angles[fittings]))
     small = np.where(owner >= 0, small, -1)
     scene.cast(small, 0.7, 0.7)
     scene.cover(small, scene.pick({"concrete": 0.3, "glass": 0.4, "roof_dark": 0.3}, len(fittings)), None)
@@ -285,7 +275,7 @@ def trees(scene: AerialScene, town: Town, where: np.ndarray) -> None:
     """Clusters of trees over gardens and pavements, not over roofs."""
     rng = scene.rng
     number = town.trees * scene.side**2 / 1000 * scene.favour("tree") * scene.style.density
-    middles = rng.uniform(-scene.side / 2, scene.side / 2, (rng.poisson(number / 2.5), 2))
+    middles = scene.places(rng.poisson(number / 2.5))
     members = rng.poisson(2.5, len(middles))
     centres = np.repeat(middles, members, axis=0)
     centres = centres + rng.normal(0, 3.2, centres.shape) * scene.style.scale
@@ -294,9 +284,7 @@ def trees(scene: AerialScene, town: Town, where: np.ndarray) -> None:
     crowns(scene, centres, rng.lognormal(np.log(1.9), 0.35, len(centres)) * scene.style.scale**0.8, TREE, where)
 
 
-def crowns(
-    scene: AerialScene, centres: np.ndarray, radii: np.ndarray, kind: int, where: np.ndarray | None = None
-) -> None:
+def crowns(scene: AerialScene, centres: np.ndarray, radii: np.ndarray, kind: int, where: np.ndarray) -> None:
     """Crowns made of a dozen tufts each, lit from the south-east.
 
     Args:
@@ -304,7 +292,7 @@ def crowns(
         centres: metres, [trees, 2].
         radii: metres, [trees].
         kind: TREE or FOREST.
-        where: leave out pixels outside; mostly so that roofs stay free.
+        where: only on these pixels, so that roofs stay free.
     """
     rng, tufts = scene.rng, 13
     if not len(centres):
@@ -313,9 +301,7 @@ def crowns(
     angle, reach = rng.uniform(0, 2 * np.pi, len(crown)), 0.72 * np.sqrt(rng.random(len(crown))) * radii[crown]
     places = centres[crown] + reach[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     sizes = (rng.uniform(0.3, 0.5, len(crown)) * radii[crown])[:, None] * np.ones((1, 2))
-    tuft = scene.stamp(places, sizes, np.zeros(len(crown)), round_=True)
-    if where is not None:
-        tuft = np.where(where, tuft, -1)
+    tuft = np.where(where, scene.stamp(Boxes(places, sizes, np.zeros(len(crown))), round_=True), -1)
     owner = np.where(tuft >= 0, crown[tuft], -1)
     scene.cast(owner, float(1.1 * np.median(radii)), 0.85)
     scene.cover(owner, scene.pick({"broadleaf": 0.65, "conifer": 0.35}, len(centres)), kind)
@@ -325,9 +311,7 @@ def crowns(
     scene.shade[covered] += (0.3 * side + light - 0.05).astype(np.float32)
 
 
-def parked(
-    scene: AerialScene, streets: list[Street], centres: np.ndarray, halves: np.ndarray, angles: np.ndarray
-) -> None:
+def parked(scene: AerialScene, streets: list[Street], paved: Boxes) -> None:
     """Cars along kerbs, some driving, and in rows on yards; only on sealed ground."""
     rng, wanted = scene.rng, 0.19 * scene.favour("car")
     places, directions = [np.zeros((0, 2))], [np.zeros(0)]
@@ -339,20 +323,17 @@ def parked(
                 points, normals, heading = line.frames(at)
                 places.append(points + side * offset * normals)
                 directions.append(heading)
-    for centre, half, angle in zip(centres, halves, angles, strict=True):
+    for centre, half, angle in zip(*paved, strict=True):
         u, v = np.meshgrid(np.arange(-half[0] + 1.6, half[0] - 1.0, 2.7), [-half[1] + 2.7, half[1] - 2.7])
-        u, v = u.ravel(), v.ravel()
-        kept = rng.random(len(u)) < 1.2 * wanted
-        cos, sin = np.cos(angle), np.sin(angle)
-        places.append(centre + np.stack([cos * u - sin * v, sin * u + cos * v], axis=1)[kept])
+        kept = rng.random(u.size) < 1.2 * wanted
+        places.append((centre + turned(u.ravel(), v.ravel(), angle))[kept])
         directions.append(np.full(int(kept.sum()), angle + np.pi / 2))
     place, heading = np.concatenate(places), np.concatenate(directions)
     sealed = np.isin(scene.at(scene.kind, place), (ROAD, PAVED)) & (np.abs(place).max(axis=1) < scene.side / 2 + 2)
     place, heading = place[sealed], heading[sealed]
     gaps = np.hypot(*(place[:, None] - place[None]).transpose(2, 0, 1))
-    clash = np.triu((gaps < 2.3) | ((gaps < 4.8) & (np.abs(np.sin(heading[:, None] - heading[None])) > 0.3)), 1).any(
-        axis=0
-    )
+    crossing = np.abs(np.sin(heading[:, None] - heading[None])) > 0.3
+    clash = np.triu((gaps < 2.3) | ((gaps < 4.8) & crossing), 1).any(axis=0)
     cars(scene, place[~clash], heading[~clash] + rng.normal(0, 0.03, int((~clash).sum())))
 
 
@@ -360,7 +341,7 @@ def cars(scene: AerialScene, centres: np.ndarray, angles: np.ndarray) -> None:
     """Car bodies with dark windows and small shadows, off roofs and trees."""
     rng, count = scene.rng, len(centres)
     halves = np.stack([rng.uniform(1.9, 2.45, count), rng.uniform(0.82, 0.95, count)], axis=1)
-    owner = np.where(np.isin(scene.kind, (ROAD, PAVED)), scene.stamp(centres, halves, angles), -1)
+    owner = np.where(np.isin(scene.kind, (ROAD, PAVED)), scene.stamp(Boxes(centres, halves, angles)), -1)
     if not (owner >= 0).any():
         return
     shadow = scene.shadow[owner >= 0]

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from fedrs_lightning.data.datasets.bigearthnet_files import CLASSES
-from fedrs_lightning.synth.scenes.scene import Scene, borders
+from fedrs_lightning.synth.scenes.scene import Boxes, Scene, borders
 from fedrs_lightning.synth.scenes.spectra import ARABLE, HALLS
 
 Noise = Callable[[float], np.ndarray]
@@ -249,7 +249,7 @@ def _halls(scene: Scene, noise: Noise, where: np.ndarray, owner: np.ndarray) -> 
     centres = scene.scatter(_HALLS_NUMBER)
     halves = scene.rng.uniform([22, 14], [70, 38], (len(centres), 2)) * scene.style.scale**0.5
     direction = scene.angle() + np.pi / 2 * scene.rng.integers(0, 2, len(centres))
-    scene.build((centres, halves, direction), HALLS, 10, where)
+    scene.build(Boxes(centres, halves, direction), HALLS, 10, where)
 
 
 def _hedges(scene: Scene, noise: Noise, where: np.ndarray, owner: np.ndarray) -> None:

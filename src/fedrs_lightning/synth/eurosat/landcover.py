@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedrs_lightning.synth.scenes.scene import Scene, borders, turned
+from fedrs_lightning.synth.scenes.scene import Boxes, Scene, borders, turned
 from fedrs_lightning.synth.scenes.spectra import ARABLE, HALLS, HOUSES
 
 TILE_SIDE = 640.0  # metres: 64 pixels of 10 m
@@ -204,20 +204,18 @@ def _lattice(scene: Scene, along: float, across: float, jitter: float) -> tuple[
     return u.ravel() + along * shift[0], v.ravel() + across * shift[1]
 
 
-def _buildings(
-    scene: Scene, along: np.ndarray, across: np.ndarray, halves: np.ndarray, angle: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Centres, halves and angles of those buildings that are seen, at places along and across their direction."""
+def _buildings(scene: Scene, along: np.ndarray, across: np.ndarray, halves: np.ndarray, angle: float) -> Boxes:
+    """Those buildings that are seen, from their places along and across their direction."""
     centres = turned(along, across, angle)
     seen = np.abs(centres).max(axis=1) < scene.side / 2 + 30
-    return centres[seen], halves[seen], np.full(int(seen.sum()), angle)
+    return Boxes(centres, halves, np.full(len(centres), angle)).only(seen)
 
 
 def _farm(scene: Scene) -> None:
     rng, count = scene.rng, 5
     centres = rng.uniform(-200, 200, 2) + rng.normal(0, 28, (count, 2))
     halves, angles = rng.uniform([8, 6], [18, 10], (count, 2)), np.full(count, rng.random() * np.pi)
-    scene.build((centres, halves, angles), HOUSES, shadow=6)
+    scene.build(Boxes(centres, halves, angles), HOUSES, shadow=6)
 
 
 def _blob(scene: Scene, radius: float, material: str) -> None:

@@ -7,11 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from fedrs_lightning.synth.scenes import spectra
 from fedrs_lightning.synth.scenes.shift import Style
+
+
+class Boxes(NamedTuple):
+    """Rotated rectangles or ellipses.
+
+    Attributes:
+        centres: east and south, metres, [objects, 2].
+        halves: half length and half width, metres, [objects, 2].
+        angles: direction of the length, radians, [objects].
+    """
+
+    centres: np.ndarray
+    halves: np.ndarray
+    angles: np.ndarray
+
+    def only(self, which: np.ndarray) -> Boxes:
+        """Some of them, by a mask or by numbers."""
+        return Boxes(self.centres[which], self.halves[which], self.angles[which])
 
 
 class Scene:
@@ -129,18 +148,13 @@ class Scene:
             slope += np.float32(amplitude) * rate * np.cos(rate * along + phase)
         return np.abs(across - line) / np.sqrt(1 + slope * slope)
 
-    def stamp(self, centres: np.ndarray, halves: np.ndarray, angles: np.ndarray, round_: bool = False) -> np.ndarray:
-        """Rasterise many rotated rectangles or ellipses.
-
-        Args:
-            centres: east and south, metres, [objects, 2].
-            halves: half length and half width, metres, [objects, 2].
-            angles: direction of the length, radians, [objects].
-            round_: ellipses instead of rectangles.
+    def stamp(self, boxes: Boxes, round_: bool = False) -> np.ndarray:
+        """Rasterise boxes, or ellipses if `round_`.
 
         Returns:
             Number of the object on each pixel, -1 for none, int [n, n]; of two that overlap, the later one.
         """
+        centres, halves, angles = boxes
         owner = np.full((self.size, self.size), -1, dtype=np.int64)
         if not len(centres):
             return owner
@@ -171,7 +185,7 @@ class Scene:
 
     def build(
         self,
-        boxes: tuple[np.ndarray, np.ndarray, np.ndarray],
+        boxes: Boxes,
         shares: Mapping[str, float],
         shadow: float,
         where: np.ndarray | None = None,
@@ -180,17 +194,17 @@ class Scene:
         """Buildings with their shadows.
 
         Args:
-            boxes: centres, halves and angles, as for `stamp`.
+            boxes: the buildings.
             shares: of the materials of their roofs.
             shadow: its length, metres.
             where: only on these pixels, if given.
             spread: standard deviation of a state that all roofs share.
         """
-        owner = self.stamp(*boxes)
+        owner = self.stamp(boxes)
         if where is not None:
             owner = np.where(where, owner, -1)
         self.shadows(owner, shadow)
-        materials = self.choose(shares, len(boxes[0]))
+        materials = self.choose(shares, len(boxes.centres))
         self.paint_objects(owner, materials, state=self.rng.normal(0, spread) if spread else 0.0)
 
     def places(self, count: int) -> np.ndarray:
@@ -205,7 +219,7 @@ class Scene:
         """Scatter about `number` crowns of about `radius` metres, only on the pixels of `where` if given."""
         places = self.scatter(number)
         radii = radius * self.style.scale * self.rng.uniform(0.6, 1.4, (len(places), 1)) * np.ones((1, 2))
-        owner = self.stamp(places, radii, np.zeros(len(places)), round_=True)
+        owner = self.stamp(Boxes(places, radii, np.zeros(len(places))), round_=True)
         if where is not None:
             owner = np.where(where, owner, -1)
         self.paint_objects(owner, self.choose({"conifer": 0.4, "broadleaf": 0.6}, len(places)))
