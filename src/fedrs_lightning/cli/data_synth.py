@@ -38,10 +38,7 @@ def main(argv: Sequence[str]) -> int:
         "--seed", type=int, default=0, help="of all draws (default 0); the samples of one federation share it"
     )
     parser.add_argument(
-        "--size",
-        type=one_of(SIZES),
-        default="tiny",
-        help="tiny (default), small or medium: number of tiles or patches",
+        "--size", type=one_of(SIZES), default="tiny", help="tiny (default), small or medium: number of tiles or patches"
     )
     parser.add_argument(
         "--spectral-shift", type=float, default=0.0, metavar="S", help="difference of spectra between domains, 0 to 1"
