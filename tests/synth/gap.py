@@ -23,7 +23,7 @@ def spectral_gap(domains: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
         domains: for each, reflectance [10, P] of its pixels and their materials, int [P].
     """
     distances = []
-    for material in range(len(spectra.MATERIALS)):
+    for material in range(len(spectra.NAMES)):
         groups = [pixels[:, materials == material] for pixels, materials in domains]
         if min(group.shape[1] for group in groups) < _ENOUGH:
             continue
@@ -46,7 +46,7 @@ def spatial_gap(domains: Sequence[Sequence[np.ndarray]], pixel: float) -> float:
         domains: for each, its material maps, int [n, n].
         pixel: of the maps, metres.
     """
-    areas = [_share(np.concatenate([tile.ravel() for tile in maps]), len(spectra.MATERIALS)) for maps in domains]
+    areas = [_share(np.concatenate([tile.ravel() for tile in maps]), len(spectra.NAMES)) for maps in domains]
     sizes = []
     for maps in domains:
         lengths = np.concatenate([run_lengths(tile) for both in maps for tile in (both, both.T)])

@@ -26,7 +26,7 @@ from fedrs_lightning.seeding import numpy_stream
 from fedrs_lightning.synth.aerial.archive import LAYOUTS
 from fedrs_lightning.synth.aerial.camera import BOUNDARY, ISPRS_COLOURS, erode, isprs_classes, loveda_classes
 from fedrs_lightning.synth.aerial.sample import AerialSample, aerial_style, paint, render
-from fedrs_lightning.synth.aerial.scene import BUILDING, AerialScene
+from fedrs_lightning.synth.aerial.scene import AerialScene, Kind
 from fedrs_lightning.synth.aerial.town import street
 from fedrs_lightning.synth.sample import write_sample
 from fedrs_lightning.synth.scenes import spectra
@@ -90,7 +90,7 @@ def test_at_zero_all_domains_share_one_distribution(domain):
     move = [np.abs(light - lights[0]).mean(axis=0) for light in lights[2:]]
     plants = np.isin(scene.material, [spectra.INDEX[name] for name in ("meadow", "broadleaf", "conifer", "scrub")])
     assert move[1][plants].mean() > 1.2 * move[0][plants].mean()
-    assert move[1][scene.kind == BUILDING].mean() < 0.9 * move[0][scene.kind == BUILDING].mean()
+    assert move[1][scene.kind == Kind.BUILDING].mean() < 0.9 * move[0][scene.kind == Kind.BUILDING].mean()
 
 
 def grounds(strength, per_domain=9):

@@ -196,7 +196,7 @@ def test_classes_cannot_be_told_by_mean_colour_alone(sample):
 
 
 def test_reflectance_stays_plausible():
-    assert spectra.MEAN.shape == (len(spectra.MATERIALS), 10)
+    assert spectra.MEAN.shape == (len(spectra.NAMES), 10)
     for name in CLASSES:
         pixels = render_tile(EuroSATSample(), name, 1)
         assert pixels.shape == (10, 64, 64)

@@ -5,19 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedrs_lightning.data.palettes import ISPRS
-from fedrs_lightning.synth.aerial.scene import (
-    BARREN,
-    BUILDING,
-    CLUTTER,
-    FIELD,
-    FOREST,
-    GRASS,
-    PAVED,
-    ROAD,
-    TREE,
-    WATER,
-    AerialScene,
-)
+from fedrs_lightning.synth.aerial.scene import AerialScene, Kind
 from fedrs_lightning.synth.scenes.scene import blur
 
 VIEWS: dict[str, tuple[int, ...]] = {"RGB": (0, 1, 2), "IRRG": (3, 0, 1), "RGBIR": (0, 1, 2, 3)}
@@ -27,8 +15,30 @@ ISPRS_COLOURS = np.asarray([*ISPRS.colours, *ISPRS.ignored], dtype=np.uint8)
 """Impervious, building, low vegetation, tree, car, clutter, and black for eroded boundaries."""
 
 CAR, BOUNDARY = 4, 6
-_ISPRS = {ROAD: 0, PAVED: 0, BUILDING: 1, GRASS: 2, FIELD: 2, TREE: 3, FOREST: 3, WATER: 5, BARREN: 5, CLUTTER: 5}
-_LOVEDA = {ROAD: 3, PAVED: 1, BUILDING: 2, GRASS: 1, FIELD: 7, TREE: 1, FOREST: 6, WATER: 4, BARREN: 5, CLUTTER: 1}
+_ISPRS = {
+    Kind.ROAD: 0,
+    Kind.PAVED: 0,
+    Kind.BUILDING: 1,
+    Kind.GRASS: 2,
+    Kind.FIELD: 2,
+    Kind.TREE: 3,
+    Kind.FOREST: 3,
+    Kind.WATER: 5,
+    Kind.BARREN: 5,
+    Kind.CLUTTER: 5,
+}
+_LOVEDA = {
+    Kind.ROAD: 3,
+    Kind.PAVED: 1,
+    Kind.BUILDING: 2,
+    Kind.GRASS: 1,
+    Kind.FIELD: 7,
+    Kind.TREE: 1,
+    Kind.FOREST: 6,
+    Kind.WATER: 4,
+    Kind.BARREN: 5,
+    Kind.CLUTTER: 1,
+}
 
 _WHITE = 0.6  # reflectance of 255
 _POINT_SPREAD = 0.6  # standard deviation in pixels

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedrs_lightning.synth.aerial.scene import BARREN, FIELD, FOREST, GRASS, ROAD, WATER, AerialScene
+from fedrs_lightning.synth.aerial.scene import AerialScene, Kind
 from fedrs_lightning.synth.aerial.town import Town, crowns, paint_town, pave, street
 from fedrs_lightning.synth.scenes.scene import Boxes, borders
 
@@ -49,7 +49,7 @@ def fields(scene: AerialScene) -> None:
     """Strips of fields with the rows of plough and drill, and grass between them."""
     rng = scene.rng
     field, count = scene.parcels(75, 34, 8)
-    scene.cover(field, scene.pick(CROPS, count), FIELD)
+    scene.cover(field, scene.pick(CROPS, count), Kind.FIELD)
     angles = scene.angle() + rng.choice([0, np.pi / 2], count) + rng.normal(0, 0.1, count)
     across = (np.cos(angles)[field] * scene.y - np.sin(angles)[field] * scene.x).astype(np.float32)
     period = np.maximum(rng.uniform(1.2, 4.0, count), 3.2 * scene.pixel).astype(np.float32)
@@ -59,11 +59,11 @@ def fields(scene: AerialScene) -> None:
     for _ in range(max(1, round(0.9 / scene.pixel))):
         edges[1:] |= edges[:-1].copy()
         edges[:, 1:] |= edges[:, :-1].copy()
-    scene.fill(edges & (scene.noise(40) > -0.8), scene.either(0.6, "meadow", "dry_grass"), GRASS)
+    scene.fill(edges & (scene.noise(40) > -0.8), scene.either(0.6, "meadow", "dry_grass"), Kind.GRASS)
     idle = np.flatnonzero(rng.random(count) < 0.14)
     fallow = np.full(count, -1)
     fallow[idle] = np.arange(len(idle))
-    scene.cover(fallow[field], scene.pick({"meadow": 0.4, "scrub": 0.3, "dry_grass": 0.3}, len(idle)), GRASS)
+    scene.cover(fallow[field], scene.pick({"meadow": 0.4, "scrub": 0.3, "dry_grass": 0.3}, len(idle)), Kind.GRASS)
 
 
 def woods(scene: AerialScene) -> None:
@@ -72,12 +72,12 @@ def woods(scene: AerialScene) -> None:
     share = np.clip(0.2 * scene.favour("tree") * rng.uniform(0.4, 1.6), 0.02, 0.7)
     height = scene.noise(45.0 * scene.style.scale)
     wood = height > np.quantile(height, 1 - share)
-    scene.fill(wood, "conifer", FOREST)
+    scene.fill(wood, "conifer", Kind.FOREST)
     scene.shade[wood] -= 0.35
     radius = 2.3 * scene.style.scale**0.5
     places = scene.places(int(0.6 * scene.side**2 / radius**2))
     places = places[scene.at(wood, places)]
-    crowns(scene, places, rng.uniform(0.7, 1.5, len(places)) * radius, FOREST, wood)
+    crowns(scene, places, rng.uniform(0.7, 1.5, len(places)) * radius, Kind.FOREST, wood)
 
 
 def bare_ground(scene: AerialScene) -> None:
@@ -85,7 +85,7 @@ def bare_ground(scene: AerialScene) -> None:
     height = scene.noise(32.0 * scene.style.scale**0.5)
     share = np.clip(0.07 * scene.favour("clutter") * scene.rng.uniform(0, 2), 0.0, 0.4)
     site = height > np.quantile(height, 1 - share)
-    scene.fill(site, scene.either(0.6, "rubble", "soil_pale"), BARREN)
+    scene.fill(site, scene.either(0.6, "rubble", "soil_pale"), Kind.BARREN)
     scene.shade[site] += (0.08 * scene.noise(4.0))[site]
 
 
@@ -94,18 +94,18 @@ def water(scene: AerialScene, country: np.ndarray) -> None:
     rng = scene.rng
     number = 5 * (scene.side / 300) ** 2 * scene.favour("water")
     places = scene.places(rng.poisson(number))
-    places = places[scene.at(country & (scene.kind != ROAD), places)]
+    places = places[scene.at(country & (scene.kind != Kind.ROAD), places)]
     halves = rng.uniform([9.0, 7.0], [24.0, 15.0], (len(places), 2)) * scene.style.scale**0.5
     angles = np.full(len(places), scene.angle())
     banks = scene.stamp(Boxes(places, halves + 1.5, angles))
-    scene.cover(banks, scene.pick({"dry_grass": 0.5, "concrete": 0.5}, len(places)), GRASS)
+    scene.cover(banks, scene.pick({"dry_grass": 0.5, "concrete": 0.5}, len(places)), Kind.GRASS)
     pond = scene.stamp(Boxes(places, halves, angles))
-    scene.cover(pond, scene.pick({"water_clear": 0.6, "water_turbid": 0.4}, len(places)), WATER)
+    scene.cover(pond, scene.pick({"water_clear": 0.6, "water_turbid": 0.4}, len(places)), Kind.WATER)
     wet = pond >= 0
     if rng.random() < 0.35:
         distance, half = scene.curve(25), rng.uniform(5, 14) * scene.style.scale**0.5
-        scene.fill(distance < half + 3, scene.either(0.6, "scrub", "soil_pale"), GRASS)
+        scene.fill(distance < half + 3, scene.either(0.6, "scrub", "soil_pale"), Kind.GRASS)
         wet |= distance < half
-        scene.fill(distance < half, scene.either(0.6, "water_turbid", "water_clear"), WATER)
+        scene.fill(distance < half, scene.either(0.6, "water_turbid", "water_clear"), Kind.WATER)
     scene.shadow[wet | (banks >= 0)] = 0
     scene.car[wet | (banks >= 0)] = False

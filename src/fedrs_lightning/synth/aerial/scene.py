@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ from fedrs_lightning.synth.scenes import spectra
 from fedrs_lightning.synth.scenes.scene import Boxes, Scene
 from fedrs_lightning.synth.scenes.shift import SpectralShift, Style
 
-ROAD, PAVED, BUILDING, GRASS, TREE, FOREST, WATER, BARREN, FIELD, CLUTTER = range(10)
-"""Kinds of ground cover; data sets make their classes from these. Cars are a layer of their own."""
+
+class Kind(IntEnum):
+    """Kinds of ground cover; data sets make their classes from these. Cars are a layer of their own."""
+
+    ROAD, PAVED, BUILDING, GRASS, TREE, FOREST, WATER, BARREN, FIELD, CLUTTER = range(10)
+
 
 SUN = np.float32(np.sqrt(0.5))  # east and south component of the direction to the sun: a morning flight
 
@@ -27,39 +32,15 @@ _BUILT = {"roof_metal", "roof_tile", "roof_dark", "roof_gravel", "roof_blue", "g
     name for name in spectra.INDEX if "car_" in name
 }
 _CLASS_WEIGHT = np.asarray(
-    [1.5 if m.name in _VEGETATION else 0.4 if m.name in _BUILT else 1.0 for m in spectra.MATERIALS], dtype=np.float32
+    [1.5 if name in _VEGETATION else 0.4 if name in _BUILT else 1.0 for name in spectra.NAMES], dtype=np.float32
 )
-
-# Texture: standard deviation of b at correlation lengths of about 0.12, 0.6 and 6 metres.
-_TEXTURE: Mapping[str, tuple[float, float, float]] = {
-    "water_clear": (0.02, 0.03, 0.04),
-    "water_turbid": (0.02, 0.03, 0.06),
-    "conifer": (0.24, 0.22, 0.06),
-    "broadleaf": (0.20, 0.20, 0.06),
-    "orchard": (0.20, 0.20, 0.06),
-    "meadow": (0.11, 0.10, 0.10),
-    "dry_grass": (0.12, 0.11, 0.12),
-    "scrub": (0.18, 0.17, 0.10),
-    "crop_green": (0.12, 0.09, 0.07),
-    "crop_ripe": (0.11, 0.08, 0.07),
-    "soil": (0.10, 0.08, 0.09),
-    "soil_pale": (0.09, 0.07, 0.09),
-    "rubble": (0.20, 0.18, 0.12),
-    "asphalt": (0.06, 0.03, 0.08),
-    "concrete": (0.06, 0.04, 0.08),
-    "setts": (0.15, 0.05, 0.06),
-    "brick": (0.10, 0.04, 0.06),
-    "roof_gravel": (0.15, 0.05, 0.06),
-}
-_PLAIN = (0.05, 0.03, 0.05)
-_GRAIN = np.asarray([_TEXTURE.get(material.name, _PLAIN) for material in spectra.MATERIALS], dtype=np.float32)  # [M, 3]
 
 
 class AerialScene(Scene):
     """Square piece of ground with a kind for each pixel.
 
     Attributes:
-        kind: what covers the ground, one of the constants above, uint8 [n, n].
+        kind: what covers the ground, a `Kind`, uint8 [n, n].
         car: where cars stand, bool [n, n].
         shadow: what part of the sun's light is kept off, float32 [n, n] in [0, 1].
 
@@ -69,17 +50,17 @@ class AerialScene(Scene):
 
     def __init__(self, side: float, pixel: float, rng: np.random.Generator, style: Style) -> None:
         super().__init__(side, pixel, rng, style)
-        self.kind = np.full((self.size, self.size), GRASS, dtype=np.uint8)
+        self.kind = np.full((self.size, self.size), Kind.GRASS, dtype=np.uint8)
         self.car = np.zeros((self.size, self.size), dtype=bool)
         self.shadow = np.zeros((self.size, self.size), dtype=np.float32)
 
-    def cover(self, owner: np.ndarray, materials: np.ndarray, kind: int | None) -> None:
+    def cover(self, owner: np.ndarray, materials: np.ndarray, kind: Kind | None) -> None:
         """Cover the ground with objects of one kind, as `paint_objects` does; None keeps what the ground counts as."""
         self.paint_objects(owner, materials)
         if kind is not None:
             self.kind[owner >= 0] = kind
 
-    def fill(self, mask: np.ndarray, material: str, kind: int | None) -> None:
+    def fill(self, mask: np.ndarray, material: str, kind: Kind | None) -> None:
         """Cover `mask` with one object."""
         self.cover(np.where(mask, 0, -1), np.asarray([spectra.INDEX[material]]), kind)
 
@@ -160,7 +141,7 @@ class AerialScene(Scene):
         lengths = (max(0.12, 1.1 * self.pixel), max(0.6, 2.5 * self.pixel), 6.0)
         shade = self.shade.copy()
         for column, length in enumerate(lengths):
-            shade += _GRAIN[:, column][self.material] * self.noise(length)
+            shade += spectra.GRAIN[:, column][self.material] * self.noise(length)
         state = self.state + 0.4 * spectra.STATE[self.material] * (self.noise(9.0) + 0.5 * self.noise(lengths[1]))
         return state, shade
 

@@ -6,18 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedrs_lightning.synth.aerial.scene import (
-    BARREN,
-    BUILDING,
-    CLUTTER,
-    GRASS,
-    PAVED,
-    ROAD,
-    SUN,
-    TREE,
-    AerialScene,
-    segments,
-)
+from fedrs_lightning.synth.aerial.scene import SUN, AerialScene, Kind, segments
 from fedrs_lightning.synth.scenes.scene import Boxes, turned
 
 PITCHED = {"roof_tile": 0.6, "roof_dark": 0.4}
@@ -137,20 +126,22 @@ def lawns(scene: AerialScene, zone: np.ndarray) -> None:
     """Gardens of grass, dry spots, beds and hedges, with some rubble and red courts."""
     rng = scene.rng
     plot, count = scene.parcels(24, 17, 6)
-    scene.cover(np.where(zone, plot, -1), scene.pick({"meadow": 0.7, "dry_grass": 0.22, "soil": 0.08}, count), GRASS)
+    scene.cover(
+        np.where(zone, plot, -1), scene.pick({"meadow": 0.7, "dry_grass": 0.22, "soil": 0.08}, count), Kind.GRASS
+    )
     scene.state += np.where(zone, 0.16 * np.maximum(scene.noise(5.0), 0), 0).astype(np.float32)
     area = scene.side**2 / 1000
     beds = scene.scatter(5 * area)
     sizes = rng.uniform([0.6, 0.4], [3.5, 1.4], (len(beds), 2))
     owner = scene.stamp(Boxes(beds, sizes, rng.uniform(0, np.pi, len(beds))))
-    scene.cover(np.where(zone, owner, -1), scene.pick({"soil": 0.4, "scrub": 0.6}, len(beds)), GRASS)
+    scene.cover(np.where(zone, owner, -1), scene.pick({"soil": 0.4, "scrub": 0.6}, len(beds)), Kind.GRASS)
     for kind, number, shares in (
-        (BARREN, 0.22, {"rubble": 0.6, "soil_pale": 0.4}),
-        (CLUTTER, 0.35, {"court": 0.4, "water_turbid": 0.3, "rubble": 0.3}),
+        (Kind.BARREN, 0.22, {"rubble": 0.6, "soil_pale": 0.4}),
+        (Kind.CLUTTER, 0.35, {"court": 0.4, "water_turbid": 0.3, "rubble": 0.3}),
     ):
         places = scene.places(rng.poisson(number * area * scene.favour("clutter")))
         halves = rng.uniform([2.0, 1.6], [6.0, 4.0], (len(places), 2)) * scene.style.scale**0.5
-        owner = scene.stamp(Boxes(places, halves, rng.uniform(0, np.pi, len(places))), round_=kind == BARREN)
+        owner = scene.stamp(Boxes(places, halves, rng.uniform(0, np.pi, len(places))), round_=kind == Kind.BARREN)
         scene.cover(np.where(zone, owner, -1), scene.pick(shares, len(places)), kind)
 
 
@@ -162,7 +153,7 @@ def yards(scene: AerialScene, town: Town, main: Street, zone: np.ndarray) -> Box
     halves = rng.uniform([5.0, 4.0], [11.0, 8.5], (len(centres), 2)) * scene.style.scale**0.5
     angle = float(np.arctan2(*(main.points[-1] - main.points[0])[::-1]))
     made = Boxes(centres, halves, angle + rng.choice([0.0, np.pi / 2], len(centres)))
-    scene.cover(np.where(zone, scene.stamp(made), -1), scene.pick({"asphalt": 0.45} | PAVING, len(centres)), PAVED)
+    scene.cover(np.where(zone, scene.stamp(made), -1), scene.pick({"asphalt": 0.45} | PAVING, len(centres)), Kind.PAVED)
     return made.only(scene.at(zone, centres))
 
 
@@ -176,19 +167,19 @@ def pave(
     materials = scene.pick({"concrete": 0.5, "setts": 0.3, "brick": 0.2}, len(streets))
     for number, line in enumerate(streets):
         near = (ribbons[number][0] < line.half + walks[number]) & zone
-        scene.cover(np.where(near, 0, -1), materials[[number]], PAVED)
+        scene.cover(np.where(near, 0, -1), materials[[number]], Kind.PAVED)
         reserved |= near
     surfaces = scene.pick({"asphalt": 0.72, "setts": 0.16, "concrete": 0.12}, len(streets))
     for number, line in enumerate(streets):
         on = (ribbons[number][0] < line.half) & zone
-        scene.cover(np.where(on, 0, -1), surfaces[[number]], ROAD)
+        scene.cover(np.where(on, 0, -1), surfaces[[number]], Kind.ROAD)
         roadway |= on
     for number, line in enumerate(streets):
         distance, along = ribbons[number]
         kerb = np.abs(distance - line.half) < max(0.08, 0.3 * scene.pixel)
         scene.shade[kerb & zone & ~roadway] += 0.2
         if line.half > 3.1 and scene.rng.random() < 0.7:
-            scene.fill((distance < 0.09) & (np.mod(along, 6) < 3) & zone, "road_paint", ROAD)
+            scene.fill((distance < 0.09) & (np.mod(along, 6) < 3) & zone, "road_paint", Kind.ROAD)
     return roadway, reserved
 
 
@@ -226,7 +217,7 @@ def paths(scene: AerialScene, town: Town, houses: Boxes, reserved: np.ndarray) -
     terrace = centres + rng.choice([-1, 1], (count, 1)) * (halves[:, 1:] + 1.0) * normals
     sizes = np.stack([0.5 * halves[:, 0], np.full(count, 1.8)], axis=1)
     owner = np.maximum(owner, scene.stamp(Boxes(terrace, sizes, angles)))
-    scene.cover(np.where(reserved, -1, owner), scene.pick(PAVING, count), PAVED)
+    scene.cover(np.where(reserved, -1, owner), scene.pick(PAVING, count), Kind.PAVED)
 
 
 def roofs(scene: AerialScene, town: Town, houses: Boxes) -> None:
@@ -248,7 +239,7 @@ def roofs(scene: AerialScene, town: Town, houses: Boxes) -> None:
     angles = np.concatenate([angles[winged] + np.pi / 2, angles])
     owner = scene.stamp(Boxes(centres, halves, angles))
     scene.cast(owner, rng.uniform(3.0, 5.0), 0.9)
-    scene.cover(np.where(owner >= 0, parent[owner], -1), materials, BUILDING)
+    scene.cover(np.where(owner >= 0, parent[owner], -1), materials, Kind.BUILDING)
 
     covered, number, u, v = scene.local(owner, centres, angles)
     half_u, half_v = halves[number].T.astype(np.float32)
@@ -279,19 +270,19 @@ def trees(scene: AerialScene, town: Town, where: np.ndarray) -> None:
     members = rng.poisson(2.5, len(middles))
     centres = np.repeat(middles, members, axis=0)
     centres = centres + rng.normal(0, 3.2, centres.shape) * scene.style.scale
-    where = where & (scene.kind != BUILDING)
+    where = where & (scene.kind != Kind.BUILDING)
     centres = centres[scene.at(where, centres)]
-    crowns(scene, centres, rng.lognormal(np.log(1.9), 0.35, len(centres)) * scene.style.scale**0.8, TREE, where)
+    crowns(scene, centres, rng.lognormal(np.log(1.9), 0.35, len(centres)) * scene.style.scale**0.8, Kind.TREE, where)
 
 
-def crowns(scene: AerialScene, centres: np.ndarray, radii: np.ndarray, kind: int, where: np.ndarray) -> None:
+def crowns(scene: AerialScene, centres: np.ndarray, radii: np.ndarray, kind: Kind, where: np.ndarray) -> None:
     """Crowns made of a dozen tufts each, lit from the south-east.
 
     Args:
         scene: to paint on.
         centres: metres, [trees, 2].
         radii: metres, [trees].
-        kind: TREE or FOREST.
+        kind: tree or forest.
         where: only on these pixels, so that roofs stay free.
     """
     rng, tufts = scene.rng, 13
@@ -329,7 +320,9 @@ def parked(scene: AerialScene, streets: list[Street], paved: Boxes) -> None:
         places.append((centre + turned(u.ravel(), v.ravel(), angle))[kept])
         directions.append(np.full(int(kept.sum()), angle + np.pi / 2))
     place, heading = np.concatenate(places), np.concatenate(directions)
-    sealed = np.isin(scene.at(scene.kind, place), (ROAD, PAVED)) & (np.abs(place).max(axis=1) < scene.side / 2 + 2)
+    sealed = np.isin(scene.at(scene.kind, place), (Kind.ROAD, Kind.PAVED)) & (
+        np.abs(place).max(axis=1) < scene.side / 2 + 2
+    )
     place, heading = place[sealed], heading[sealed]
     gaps = np.hypot(*(place[:, None] - place[None]).transpose(2, 0, 1))
     crossing = np.abs(np.sin(heading[:, None] - heading[None])) > 0.3
@@ -341,7 +334,7 @@ def cars(scene: AerialScene, centres: np.ndarray, angles: np.ndarray) -> None:
     """Car bodies with dark windows and small shadows, off roofs and trees."""
     rng, count = scene.rng, len(centres)
     halves = np.stack([rng.uniform(1.9, 2.45, count), rng.uniform(0.82, 0.95, count)], axis=1)
-    owner = np.where(np.isin(scene.kind, (ROAD, PAVED)), scene.stamp(Boxes(centres, halves, angles)), -1)
+    owner = np.where(np.isin(scene.kind, (Kind.ROAD, Kind.PAVED)), scene.stamp(Boxes(centres, halves, angles)), -1)
     if not (owner >= 0).any():
         return
     shadow = scene.shadow[owner >= 0]

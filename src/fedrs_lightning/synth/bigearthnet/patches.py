@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from fedrs_lightning.data.datasets.bigearthnet_files import COUNTRIES
-
-Kind = Literal["summer", "outside", "winter", "cloud", "snow"]
 
 CLIENTS = COUNTRIES[:8]
 SPLIT = ("train",) * 6 + ("validation",) * 2 + ("test",) * 2
@@ -51,42 +48,32 @@ class Product:
         return 32600 + int(self.tile[:2])
 
 
-# The real archive ends in May 2018. All these days are later, so no id here is that of a real patch.
-_SUMMER: dict[str, tuple[Product, ...]] = {
-    "Finland": (
-        Product("S2B", "20180704", "094029", "R036", "35VNL", (499980, 7100040)),
-        Product("S2A", "20180608", "101021", "R022", "34VER", (499980, 7100040)),
-    ),
-    "Ireland": (
-        Product("S2A", "20180612", "113321", "R080", "29UPU", (600000, 5900040)),
-        Product("S2A", "20180722", "113321", "R080", "29UPV", (600000, 6000000)),
-    ),
-    "Serbia": (
-        Product("S2B", "20180820", "093029", "R136", "34TEQ", (499980, 5000040)),
-        Product("S2A", "20180808", "094031", "R036", "34TCR", (300000, 5100000)),
-    ),
-    "Austria": (
-        Product("S2A", "20180618", "101031", "R022", "33UUP", (300000, 5400000)),
-        Product("S2B", "20180826", "095029", "R079", "33UXP", (600000, 5400000)),
-    ),
-    "Belgium": (Product("S2B", "20180824", "105019", "R051", "31UER", (499980, 5600040)),),
-    "Lithuania": (
-        Product("S2B", "20180803", "094029", "R036", "35ULA", (300000, 6100020)),
-        Product("S2A", "20180725", "100031", "R122", "34UDG", (399960, 6200040)),
-    ),
-    "Portugal": (
-        Product("S2A", "20180818", "112121", "R037", "29SNC", (499980, 4300020)),
-        Product("S2A", "20180709", "112111", "R037", "29SND", (499980, 4400040)),
-    ),
-    "Switzerland": (Product("S2A", "20180813", "103021", "R108", "32TMT", (399960, 5300040)),),
-}
-_OTHER: dict[tuple[str, Kind], Product] = {
-    ("Kosovo", "outside"): Product("S2A", "20181203", "093351", "R136", "34TEN", (499980, 4800000)),
-    ("Luxembourg", "outside"): Product("S2A", "20180915", "104031", "R008", "31UGR", (699960, 5600040)),
-    ("Austria", "winter"): Product("S2B", "20181219", "101029", "R022", "33UUP", (300000, 5400000)),
-    ("Ireland", "cloud"): Product("S2B", "20180713", "115359", "R023", "29UPB", (600000, 6200040)),
-    ("Finland", "snow"): Product("S2A", "20181106", "094131", "R036", "35VNJ", (499980, 6900000)),
-}
+# Country, kind of its patches, and what `Product` lists. The real archive ends in May 2018. All these days are later, so
+# no id here is that of a real patch.
+_TABLE = """
+Finland     summer   S2B 20180704 094029 R036 35VNL 499980 7100040
+Finland     summer   S2A 20180608 101021 R022 34VER 499980 7100040
+Ireland     summer   S2A 20180612 113321 R080 29UPU 600000 5900040
+Ireland     summer   S2A 20180722 113321 R080 29UPV 600000 6000000
+Serbia      summer   S2B 20180820 093029 R136 34TEQ 499980 5000040
+Serbia      summer   S2A 20180808 094031 R036 34TCR 300000 5100000
+Austria     summer   S2A 20180618 101031 R022 33UUP 300000 5400000
+Austria     summer   S2B 20180826 095029 R079 33UXP 600000 5400000
+Belgium     summer   S2B 20180824 105019 R051 31UER 499980 5600040
+Lithuania   summer   S2B 20180803 094029 R036 35ULA 300000 6100020
+Lithuania   summer   S2A 20180725 100031 R122 34UDG 399960 6200040
+Portugal    summer   S2A 20180818 112121 R037 29SNC 499980 4300020
+Portugal    summer   S2A 20180709 112111 R037 29SND 499980 4400040
+Switzerland summer   S2A 20180813 103021 R108 32TMT 399960 5300040
+Kosovo      outside  S2A 20181203 093351 R136 34TEN 499980 4800000
+Luxembourg  outside  S2A 20180915 104031 R008 31UGR 699960 5600040
+Austria     winter   S2B 20181219 101029 R022 33UUP 300000 5400000
+Ireland     cloud    S2B 20180713 115359 R023 29UPB 600000 6200040
+Finland     snow     S2A 20181106 094131 R036 35VNJ 499980 6900000
+"""
+_PRODUCTS: dict[tuple[str, str], list[Product]] = {}
+for _country, _kind, *_words, _east, _north in (row.split() for row in _TABLE.strip().splitlines()):
+    _PRODUCTS.setdefault((_country, _kind), []).append(Product(*_words, (int(_east), int(_north))))
 
 # Patches of a thousand in which a class occurs, by class in canonical order (Finland, Ireland, ..., Switzerland):
 # rounded from the summer rows of the official table. 0: the class does not occur in the country.
@@ -123,12 +110,13 @@ class Patch:
 
     Attributes:
         country: where it lies.
-        kind: `summer` for the patches of the eight clients; the others stand for what a filter leaves out.
+        kind: `summer` for the patches of the eight clients; `outside`, `winter`, `cloud` and `snow` stand for what a
+            filter leaves out.
         number: from 0, inside country and kind.
     """
 
     country: str
-    kind: Kind
+    kind: str
     number: int
 
     @property
@@ -144,18 +132,15 @@ class Patch:
     @property
     def product(self) -> Product:
         """The acquisition it is cut from; the patches of a country take turns."""
-        if self.kind != "summer":
-            return _OTHER[self.country, self.kind]
-        products = _SUMMER[self.country]
+        products = _PRODUCTS[self.country, self.kind]
         return products[self.number // len(SPLIT) % len(products)]
 
     @property
     def place(self) -> tuple[int, int]:
         """Column and row inside the tile; each split fills columns of its own, from the north."""
         turn, inside = divmod(self.number, len(SPLIT))
-        turn //= len(_SUMMER[self.country]) if self.kind == "summer" else 1
-        first = SPLIT.index(self.split)
-        position = turn * SPLIT.count(self.split) + inside - first
+        turn //= len(_PRODUCTS[self.country, self.kind])
+        position = turn * SPLIT.count(self.split) + inside - SPLIT.index(self.split)
         left, right = _COLUMNS[self.split]
         row, column = divmod(position, right - left)
         return left + column, row
@@ -188,7 +173,7 @@ class Patch:
 
 def largest() -> int:
     """Most patches that every country has room for."""
-    fewest = min(len(products) for products in _SUMMER.values())
+    fewest = min(map(len, _PRODUCTS.values()))
     rooms = [(right - left) * _ROWS // SPLIT.count(name) for name, (left, right) in _COLUMNS.items()]
     return fewest * min(rooms) * len(SPLIT)
 
@@ -196,7 +181,7 @@ def largest() -> int:
 def patches(per_country: int) -> list[Patch]:
     """All patches of an archive: those of the eight clients, and one each that a season or a flag leaves out."""
     found = [Patch(country, "summer", number) for country in CLIENTS for number in range(per_country)]
-    return found + [Patch(country, kind, 0) for country, kind in _OTHER]
+    return found + [Patch(country, kind, 0) for country, kind in _PRODUCTS if kind != "summer"]
 
 
 def class_weights(country: str, strength: float) -> np.ndarray:

@@ -133,11 +133,7 @@ def to_bands(pixels: np.ndarray) -> dict[str, np.ndarray]:
     """Reflectance float32 [10, 120, 120] to the twelve band files; coarser bands are means of blocks."""
     b = dict(zip(spectra.BANDS, pixels, strict=True))
     b |= {"B01": 0.85 * b["B02"], "B09": 1.02 * b["B8A"]}  # aerosol and water vapour, made from their neighbours
-    found = {}
-    for name, side in SIDE.items():
-        values = shrink(b[name][None], len(b[name]) // side)[0]
-        found[name] = np.rint(np.clip(values * 10000, 1, 65535)).astype(np.uint16)
-    return found
+    return {name: sensor.stored(shrink(b[name][None], len(b[name]) // side)[0]) for name, side in SIDE.items()}
 
 
 def _snow(scene: Scene, pixels: np.ndarray) -> np.ndarray:

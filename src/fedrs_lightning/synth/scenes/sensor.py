@@ -45,20 +45,10 @@ def to_l1c(pixels: np.ndarray) -> np.ndarray:
     The aerosol, water-vapour and cirrus bands are made from their neighbours.
     """
     b = dict(zip(spectra.BANDS, pixels, strict=True))
-    aerosol, vapour, cirrus = 0.9 * b["B02"] + 0.03, 0.3 * b["B8A"] + 0.005, 0.004 * b["B02"] + 0.0008
-    order = [
-        aerosol,
-        b["B02"],
-        b["B03"],
-        b["B04"],
-        b["B05"],
-        b["B06"],
-        b["B07"],
-        b["B08"],
-        vapour,
-        cirrus,
-        b["B11"],
-        b["B12"],
-        b["B8A"],
-    ]
-    return np.rint(np.clip(np.stack(order) * 10000, 1, 65535)).astype(np.uint16)
+    b |= {"B01": 0.9 * b["B02"] + 0.03, "B09": 0.3 * b["B8A"] + 0.005, "B10": 0.004 * b["B02"] + 0.0008}
+    return stored(np.stack([b[f"B{number:02d}"] for number in range(1, 13)] + [b["B8A"]]))
+
+
+def stored(pixels: np.ndarray) -> np.ndarray:
+    """Reflectance as products store it: x 10000, at least 1, uint16."""
+    return np.rint(np.clip(pixels * 10000, 1, 65535)).astype(np.uint16)

@@ -111,5 +111,5 @@ def spatial_style(seed: int, domain: int, strength: float) -> Style:
         spread=1 - 0.8 * strength,
         winding=0.35 + strength * (0.35 * winding),
         blur=strength * 0.5 * (1 + blur) / 2,
-        preference={material.name: strength * float(rng.normal(0, 0.8)) for material in spectra.MATERIALS},
+        preference={name: strength * float(rng.normal(0, 0.8)) for name in spectra.NAMES},
     )

@@ -6,8 +6,6 @@ plausible and separable land cover, not to be measured with.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 BANDS = ("B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B11", "B12")
@@ -16,90 +14,69 @@ BANDS = ("B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B11", "B12")
 BLUE, GREEN, RED, NIR = 0, 1, 2, 6  # channel numbers in BANDS
 
 
-@dataclass(frozen=True)
-class Material:
-    """One surface.
+# Material, the one it moves toward, four and three figures of how it varies, reflectance in BANDS; what they mean stands
+# below. New materials go to the end: the draws of a style follow this order.
+_TABLE = """
+water_clear  water_turbid .16 .15 .02 .03  .02 .03 .04  .022 .028 .014 .010 .007 .006 .005 .005 .003 .002
+water_turbid water_clear  .30 .15 .03 .05  .02 .03 .06  .052 .080 .072 .060 .038 .032 .027 .024 .008 .005
+conifer      broadleaf    .30 .15 .16 .10  .24 .22 .06  .013 .027 .018 .042 .120 .150 .165 .180 .075 .035
+broadleaf    conifer      .30 .15 .14 .10  .20 .20 .06  .019 .043 .023 .070 .230 .300 .320 .335 .150 .070
+meadow       dry_grass    .14 .14 .06 .08  .11 .10 .10  .032 .062 .040 .090 .260 .345 .370 .385 .200 .105
+dry_grass    meadow       .30 .18 .10 .12  .12 .11 .12  .058 .085 .105 .140 .200 .220 .240 .260 .310 .215
+scrub        dry_grass    .28 .18 .16 .16  .18 .17 .10  .034 .052 .052 .088 .160 .190 .205 .220 .205 .125
+rock         soil_pale    .30 .20 .16 .18  .05 .03 .05  .095 .120 .145 .160 .175 .185 .195 .205 .260 .230
+crop_green   soil         .16 .16 .05 .05  .12 .09 .07  .026 .056 .030 .080 .300 .395 .425 .440 .210 .105
+crop_ripe    soil_pale    .25 .14 .05 .05  .11 .08 .07  .064 .098 .132 .168 .220 .242 .262 .280 .330 .240
+soil         soil_pale    .30 .18 .05 .07  .10 .08 .09  .064 .090 .118 .138 .160 .175 .190 .205 .275 .225
+soil_pale    soil         .25 .14 .05 .07  .09 .07 .09  .105 .148 .195 .220 .242 .260 .280 .298 .380 .320
+orchard      scrub        .25 .15 .10 .08  .20 .20 .06  .026 .046 .034 .070 .200 .250 .270 .285 .160 .085
+asphalt      concrete     .25 .14 .06 .05  .06 .03 .08  .078 .088 .092 .096 .102 .107 .112 .116 .130 .120
+concrete     asphalt      .30 .14 .07 .05  .06 .04 .08  .130 .148 .162 .172 .180 .185 .190 .195 .220 .205
+roof_metal   concrete     .35 .22 .04 .03  .05 .03 .05  .260 .270 .270 .272 .275 .275 .275 .275 .265 .250
+roof_tile    roof_dark    .25 .16 .05 .03  .05 .03 .05  .062 .084 .140 .158 .175 .188 .198 .208 .240 .210
+roof_dark    concrete     .20 .18 .05 .03  .05 .03 .05  .062 .068 .072 .078 .084 .090 .094 .098 .112 .102
+setts        concrete     .25 .14 .06 .05  .15 .05 .06  .068 .078 .084 .090 .097 .103 .108 .112 .126 .116
+brick        concrete     .25 .15 .06 .05  .10 .04 .06  .070 .088 .128 .144 .160 .172 .182 .190 .220 .195
+road_paint   concrete     .20 .15 .04 .03  .05 .03 .05  .400 .420 .430 .430 .430 .430 .430 .430 .400 .380
+roof_gravel  concrete     .30 .16 .06 .05  .15 .05 .06  .105 .118 .126 .134 .142 .148 .153 .158 .185 .172
+roof_blue    roof_metal   .30 .16 .04 .03  .05 .03 .05  .235 .180 .110 .120 .150 .180 .200 .205 .215 .200
+court        brick        .20 .12 .04 .04  .05 .03 .05  .052 .082 .190 .215 .235 .250 .262 .270 .290 .250
+rubble       soil_pale    .30 .18 .10 .10  .20 .18 .12  .100 .118 .132 .142 .152 .160 .168 .175 .215 .198
+glass        asphalt      .15 .15 .02 .02  .05 .03 .05  .034 .036 .036 .038 .040 .042 .044 .046 .050 .048
+car_white    car_silver   .25 .15 .03 .02  .05 .03 .05  .480 .490 .490 .490 .485 .480 .475 .470 .430 .400
+car_silver   car_black    .25 .18 .03 .02  .05 .03 .05  .210 .215 .215 .218 .220 .222 .224 .226 .230 .225
+car_black    car_silver   .20 .18 .03 .02  .05 .03 .05  .028 .029 .029 .032 .035 .037 .039 .040 .045 .044
+car_red      car_black    .25 .16 .03 .02  .05 .03 .05  .030 .034 .210 .270 .310 .330 .340 .345 .340 .320
+car_blue     car_silver   .25 .18 .03 .02  .05 .03 .05  .135 .078 .048 .052 .090 .140 .170 .180 .200 .190
+sand         soil_pale    .25 .12 .04 .05  .05 .03 .05  .190 .240 .290 .310 .325 .335 .345 .355 .420 .360
+reed         dry_grass    .30 .16 .10 .14  .05 .03 .05  .034 .056 .050 .082 .150 .180 .195 .205 .130 .065
+peat         reed         .30 .18 .10 .14  .05 .03 .05  .030 .042 .048 .066 .105 .122 .135 .145 .135 .085
+heath        scrub        .25 .16 .12 .14  .05 .03 .05  .028 .042 .052 .078 .118 .138 .150 .162 .180 .110
+"""
+_ROWS = [row.split() for row in _TABLE.strip().splitlines()]
+_NUMBERS = np.asarray([[float(number) for number in row[2:]] for row in _ROWS], dtype=np.float32)
 
-    A pixel is (mean + t (toward - mean)) exp(b): t moves along the line to another material (a crop towards bare soil),
-    b is brightness. Both are drawn for each object, and textured within it.
+NAMES = tuple(row[0] for row in _ROWS)
+"""Of the materials, in order of their numbers."""
 
-    Attributes:
-        name: of the material.
-        mean: reflectance in `BANDS`.
-        toward: material at t = 1.
-        state: standard deviation of t between objects.
-        shade: standard deviation of b between objects.
-        fine: standard deviation of b within an object at a correlation length of about 12 m.
-        coarse: the same at about 80 m.
-    """
+INDEX = {name: number for number, name in enumerate(NAMES)}
+MEAN, TOWARD = _NUMBERS[:, 7:], _NUMBERS[[INDEX[row[1]] for row in _ROWS], 7:]
+"""A pixel is (MEAN + t (TOWARD - MEAN)) exp(b), float32 [M, 10] each.
 
-    name: str
-    mean: tuple[float, ...]
-    toward: str
-    state: float
-    shade: float
-    fine: float
-    coarse: float
+t moves along the line to another material (a crop towards bare soil), b is brightness. Both are drawn for each object,
+and textured within it.
+"""
 
+STATE, SHADE, FINE, COARSE = _NUMBERS[:, :4].T
+"""Standard deviations, float32 [M] each: of t and of b between objects, of b within an object over 12 m and over 80 m."""
 
-def _material(name: str, toward: str, variation: tuple[float, float, float, float], *mean: float) -> Material:
-    return Material(name, mean, toward, *variation)
-
-
-# fmt: off
-MATERIALS = (
-    #         name           toward          state shade fine  coarse   B02   B03   B04   B05   B06   B07   B08   B8A   B11   B12
-    _material("water_clear", "water_turbid", (0.16, 0.15, 0.02, 0.03), .022, .028, .014, .010, .007, .006, .005, .005, .003, .002),
-    _material("water_turbid", "water_clear", (0.30, 0.15, 0.03, 0.05), .052, .080, .072, .060, .038, .032, .027, .024, .008, .005),
-    _material("conifer", "broadleaf",        (0.30, 0.15, 0.16, 0.10), .013, .027, .018, .042, .120, .150, .165, .180, .075, .035),
-    _material("broadleaf", "conifer",        (0.30, 0.15, 0.14, 0.10), .019, .043, .023, .070, .230, .300, .320, .335, .150, .070),
-    _material("meadow", "dry_grass",         (0.14, 0.14, 0.06, 0.08), .032, .062, .040, .090, .260, .345, .370, .385, .200, .105),
-    _material("dry_grass", "meadow",         (0.30, 0.18, 0.10, 0.12), .058, .085, .105, .140, .200, .220, .240, .260, .310, .215),
-    _material("scrub", "dry_grass",          (0.28, 0.18, 0.16, 0.16), .034, .052, .052, .088, .160, .190, .205, .220, .205, .125),
-    _material("rock", "soil_pale",           (0.30, 0.20, 0.16, 0.18), .095, .120, .145, .160, .175, .185, .195, .205, .260, .230),
-    _material("crop_green", "soil",          (0.16, 0.16, 0.05, 0.05), .026, .056, .030, .080, .300, .395, .425, .440, .210, .105),
-    _material("crop_ripe", "soil_pale",      (0.25, 0.14, 0.05, 0.05), .064, .098, .132, .168, .220, .242, .262, .280, .330, .240),
-    _material("soil", "soil_pale",           (0.30, 0.18, 0.05, 0.07), .064, .090, .118, .138, .160, .175, .190, .205, .275, .225),
-    _material("soil_pale", "soil",           (0.25, 0.14, 0.05, 0.07), .105, .148, .195, .220, .242, .260, .280, .298, .380, .320),
-    _material("orchard", "scrub",            (0.25, 0.15, 0.10, 0.08), .026, .046, .034, .070, .200, .250, .270, .285, .160, .085),
-    _material("asphalt", "concrete",         (0.25, 0.14, 0.06, 0.05), .078, .088, .092, .096, .102, .107, .112, .116, .130, .120),
-    _material("concrete", "asphalt",         (0.30, 0.14, 0.07, 0.05), .130, .148, .162, .172, .180, .185, .190, .195, .220, .205),
-    _material("roof_metal", "concrete",      (0.35, 0.22, 0.04, 0.03), .260, .270, .270, .272, .275, .275, .275, .275, .265, .250),
-    _material("roof_tile", "roof_dark",      (0.25, 0.16, 0.05, 0.03), .062, .084, .140, .158, .175, .188, .198, .208, .240, .210),
-    _material("roof_dark", "concrete",       (0.20, 0.18, 0.05, 0.03), .062, .068, .072, .078, .084, .090, .094, .098, .112, .102),
-    # Seen from an aeroplane only. New materials go to the end: the draws of a style follow this order.
-    _material("setts", "concrete",           (0.25, 0.14, 0.06, 0.05), .068, .078, .084, .090, .097, .103, .108, .112, .126, .116),
-    _material("brick", "concrete",           (0.25, 0.15, 0.06, 0.05), .070, .088, .128, .144, .160, .172, .182, .190, .220, .195),
-    _material("road_paint", "concrete",      (0.20, 0.15, 0.04, 0.03), .400, .420, .430, .430, .430, .430, .430, .430, .400, .380),
-    _material("roof_gravel", "concrete",     (0.30, 0.16, 0.06, 0.05), .105, .118, .126, .134, .142, .148, .153, .158, .185, .172),
-    _material("roof_blue", "roof_metal",     (0.30, 0.16, 0.04, 0.03), .235, .180, .110, .120, .150, .180, .200, .205, .215, .200),
-    _material("court", "brick",              (0.20, 0.12, 0.04, 0.04), .052, .082, .190, .215, .235, .250, .262, .270, .290, .250),
-    _material("rubble", "soil_pale",         (0.30, 0.18, 0.10, 0.10), .100, .118, .132, .142, .152, .160, .168, .175, .215, .198),
-    _material("glass", "asphalt",            (0.15, 0.15, 0.02, 0.02), .034, .036, .036, .038, .040, .042, .044, .046, .050, .048),
-    _material("car_white", "car_silver",     (0.25, 0.15, 0.03, 0.02), .480, .490, .490, .490, .485, .480, .475, .470, .430, .400),
-    _material("car_silver", "car_black",     (0.25, 0.18, 0.03, 0.02), .210, .215, .215, .218, .220, .222, .224, .226, .230, .225),
-    _material("car_black", "car_silver",     (0.20, 0.18, 0.03, 0.02), .028, .029, .029, .032, .035, .037, .039, .040, .045, .044),
-    _material("car_red", "car_black",        (0.25, 0.16, 0.03, 0.02), .030, .034, .210, .270, .310, .330, .340, .345, .340, .320),
-    _material("car_blue", "car_silver",      (0.25, 0.18, 0.03, 0.02), .135, .078, .048, .052, .090, .140, .170, .180, .200, .190),
-    # Of BigEarthNet's coasts and moors.
-    _material("sand", "soil_pale",           (0.25, 0.12, 0.04, 0.05), .190, .240, .290, .310, .325, .335, .345, .355, .420, .360),
-    _material("reed", "dry_grass",           (0.30, 0.16, 0.10, 0.14), .034, .056, .050, .082, .150, .180, .195, .205, .130, .065),
-    _material("peat", "reed",                (0.30, 0.18, 0.10, 0.14), .030, .042, .048, .066, .105, .122, .135, .145, .135, .085),
-    _material("heath", "scrub",              (0.25, 0.16, 0.12, 0.14), .028, .042, .052, .078, .118, .138, .150, .162, .180, .110),
-)
-# fmt: on
+GRAIN = _NUMBERS[:, 4:7]
+"""Standard deviation of b within an object, seen from an aeroplane, over 0.12, 0.6 and 6 m; float32 [M, 3]."""
 
 ARABLE = {"crop_green": 0.42, "crop_ripe": 0.22, "soil": 0.22, "soil_pale": 0.14}
 HOUSES = {"roof_tile": 0.5, "roof_dark": 0.3, "concrete": 0.2}
 HALLS = {"roof_metal": 0.45, "concrete": 0.25, "roof_dark": 0.3}
-
-INDEX = {material.name: number for number, material in enumerate(MATERIALS)}
-MEAN = np.asarray([material.mean for material in MATERIALS], dtype=np.float32)  # [M, 10]
-TOWARD = np.asarray([MATERIALS[INDEX[material.toward]].mean for material in MATERIALS], dtype=np.float32)  # [M, 10]
-STATE, SHADE, FINE, COARSE = (
-    np.asarray([getattr(material, name) for material in MATERIALS], dtype=np.float32)
-    for name in ("state", "shade", "fine", "coarse")
-)  # each [M]
+"""Usual mixtures of materials."""
 
 
 def reflectance(material: np.ndarray, state: np.ndarray, shade: np.ndarray) -> np.ndarray:
