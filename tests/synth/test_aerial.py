@@ -5,6 +5,7 @@ import json
 import time
 import warnings
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -252,6 +253,7 @@ def test_readers_and_check_accept_every_layout(dataset, layout, tmp_path):
     assert sum(report.counts.values()) > 0
 
 
+@cache
 def crops(sample, part, number):
     """64-pixel crops in red, green and blue, and their classes with clutter ignored."""
     images, masks = [], []

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
@@ -133,9 +134,14 @@ def test_gap_measures_against_hand_made_domains():
 
 
 def tiles(sample, numbers):
-    images = [sensor.to_rgb(render_tile(sample, name, number)) for name in CLASSES for number in numbers]
+    return network_input(
+        [sensor.to_rgb(render_tile(sample, name, number)) for name in CLASSES for number in numbers], len(numbers)
+    )
+
+
+def network_input(images, per_class):
     pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float()
-    return F.avg_pool2d((pixels - 95) / 38, 2), torch.arange(10).repeat_interleave(len(numbers))
+    return F.avg_pool2d((pixels - 95) / 38, 2), torch.arange(10).repeat_interleave(per_class)
 
 
 def train_cnn(images, labels, epochs=14):
@@ -185,7 +191,8 @@ def test_a_small_network_learns_it_and_loses_in_another_domain():
 
 def test_classes_cannot_be_told_by_mean_colour_alone(sample):
     """Nearest class mean of mean colours, leaving the tile out: clearly above chance, far from solved."""
-    images, labels = tiles(EuroSATSample(), range(1, 21))
+    paths = [sample / "2750" / name / f"{name}_{number}.jpg" for name in CLASSES for number in range(1, 21)]
+    images, labels = network_input([np.asarray(Image.open(path)) for path in paths], 20)
     colours = images.mean(dim=(2, 3))
     hits = 0
     for number in range(len(colours)):
@@ -256,10 +263,17 @@ def test_sample_folder(sample, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Two tiles of each class. Read only."""
+    out = tmp_path_factory.mktemp("synthetic") / "plain"
+    write_sample(out, EuroSATSample(tiles=2))
+    return out
+
+
 @pytest.mark.parametrize("name", defects.DEFECTS)
-def test_each_defect_is_written_and_listed(tmp_path, name):
-    plain, faulty = tmp_path / "plain", tmp_path / "faulty"
-    write_sample(plain, EuroSATSample(tiles=2))
+def test_each_defect_is_written_and_listed(plain, tmp_path, name):
+    faulty = tmp_path / "faulty"
     write_sample(faulty, EuroSATSample(tiles=2, defects=(name,)))
     assert json.loads((faulty / "SYNTHETIC.json").read_text())["parameters"]["defects"] == [name]
     assert digest(faulty / "2750" if (faulty / "2750").exists() else faulty) != digest(plain / "2750")

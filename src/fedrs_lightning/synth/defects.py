@@ -48,6 +48,12 @@ def remove_folders(root: Path) -> None:
         shutil.rmtree(folder)
 
 
+def zip_folders(root: Path) -> None:
+    """Put archives in the place of all folders in a folder."""
+    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        zip_folder(folder)
+
+
 def zip_folder(folder: Path) -> None:
     """Put an archive with the folder's files in its place."""
     with zipfile.ZipFile(folder.with_suffix(".zip"), "w") as archive:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,22 +15,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def spread(
-    work: Callable[[Item], Result], items: Sequence[Item], processes: int | None, enough: bool
-) -> Iterator[Result]:
-    """Results of `work` for each item, in order.
-
-    Args:
-        work: a function that can be pickled.
-        items: of the work.
-        processes: how many; by default one each core where there is `enough` to do, else only this one.
-        enough: whether starting other processes pays.
+def spread(work: Callable[[Item], Result], items: Sequence[Item], processes: int) -> Iterator[Result]:
+    """Results of `work`, a function that can be pickled, for each item, in order; with 1 process in this one.
 
     Raises:
         RunError: a process died.
     """
-    if processes is None:
-        processes = (os.cpu_count() or 1) if enough else 1
     if processes == 1:
         yield from map(work, items)
         return

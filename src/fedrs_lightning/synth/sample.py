@@ -81,10 +81,11 @@ def write_sample(out: Path, sample: Sample, command: Sequence[str] = (), **optio
         "parameters": asdict(sample) | {"defects": list(sample.defects)},  # type: ignore[call-overload]
     }
     if out.exists():
-        if _same_sample(out, marker):
+        marked = (out / MARKER).is_file()
+        if marked and read_json(out / MARKER) | {"command": marker["command"]} == marker:
             return False
         if not out.is_dir() or any(out.iterdir()):
-            held = "another synthetic sample" if (out / MARKER).is_file() else "other things"
+            held = "another synthetic sample" if marked else "other things"
             raise DataError(f"{out}: exists and holds {held}; give another --out, or remove it")
     building = out.parent / f".{out.name}.{uuid.uuid4().hex[:12]}.building"
     console = Console(stderr=True)
@@ -106,10 +107,3 @@ def write_sample(out: Path, sample: Sample, command: Sequence[str] = (), **optio
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return True
-
-
-def _same_sample(out: Path, marker: dict[str, Any]) -> bool:
-    if not (out / MARKER).is_file():
-        return False
-    found = read_json(out / MARKER)
-    return all(found.get(key) == marker[key] for key in ("dataset", "generator", "parameters"))

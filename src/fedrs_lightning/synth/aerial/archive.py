@@ -76,6 +76,11 @@ def encode_tiff(pixels: np.ndarray, corner: tuple[float, float] | None = None, p
     return geotiff(bands, _UTM, corner, pixel, **options)
 
 
+def label_name(dataset: str, tile: str) -> str:
+    """Name of a full label of Potsdam or Vaihingen without its ending; Vaihingen's images have the same."""
+    return f"top_potsdam_{tile}_label" if dataset == "potsdam" else f"top_mosaic_09cm_area{tile}"
+
+
 def files_of(
     tile: Tile, dataset: str, layout: str, pixel: float, pixels: np.ndarray, classes: np.ndarray
 ) -> dict[str, bytes]:
@@ -98,6 +103,7 @@ def files_of(
     if layout == "converted":
         return _pieces(tile, dataset, pixels, classes)
     files: dict[str, bytes] = {}
+    label = label_name(dataset, tile.name)
     corner: tuple[float, float] | None = None
     if dataset == "potsdam":
         row, column = map(int, tile.name.split("_"))
@@ -108,9 +114,7 @@ def files_of(
             name = f"{folder}/top_potsdam_{tile.name}_{view}"
             files[f"{name}.tif"] = encode_tiff(pixels[:, :, channels], corner, pixel)
             files[f"{name}.tfw"] = "".join(f"{value:.8f}\n" for value in place).encode()
-        label = f"top_potsdam_{tile.name}_label"
     else:
-        label = f"top_mosaic_09cm_area{tile.name}"
         files[f"top/{label}.tif"] = encode_tiff(pixels[:, :, VIEWS["IRRG"]])
     full, eroded = LABEL_FOLDERS[dataset][layout]
     if layout != "participants" or tile.part == "train":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedrs_lightning.data.palettes import ISPRS
-from fedrs_lightning.synth.aerial.scene import AerialScene, Kind
+from fedrs_lightning.synth.aerial.scene import AerialScene
 from fedrs_lightning.synth.scenes.scene import blur
 
 VIEWS: dict[str, tuple[int, ...]] = {"RGB": (0, 1, 2), "IRRG": (3, 0, 1), "RGBIR": (0, 1, 2, 3)}
@@ -15,30 +15,9 @@ ISPRS_COLOURS = np.asarray([*ISPRS.colours, *ISPRS.ignored], dtype=np.uint8)
 """Impervious, building, low vegetation, tree, car, clutter, and black for eroded boundaries."""
 
 CAR, BOUNDARY = 4, 6
-_ISPRS = {
-    Kind.ROAD: 0,
-    Kind.PAVED: 0,
-    Kind.BUILDING: 1,
-    Kind.GRASS: 2,
-    Kind.FIELD: 2,
-    Kind.TREE: 3,
-    Kind.FOREST: 3,
-    Kind.WATER: 5,
-    Kind.BARREN: 5,
-    Kind.CLUTTER: 5,
-}
-_LOVEDA = {
-    Kind.ROAD: 3,
-    Kind.PAVED: 1,
-    Kind.BUILDING: 2,
-    Kind.GRASS: 1,
-    Kind.FIELD: 7,
-    Kind.TREE: 1,
-    Kind.FOREST: 6,
-    Kind.WATER: 4,
-    Kind.BARREN: 5,
-    Kind.CLUTTER: 1,
-}
+# Class of each `Kind`: road, paved, building, grass, tree, forest, water, barren, field, clutter.
+_ISPRS = np.asarray([0, 0, 1, 2, 3, 3, 5, 5, 2, 5], dtype=np.uint8)
+_LOVEDA = np.asarray([3, 1, 2, 1, 1, 6, 4, 5, 7, 1], dtype=np.uint8)
 
 _WHITE = 0.6  # reflectance of 255
 _POINT_SPREAD = 0.6  # standard deviation in pixels
@@ -63,12 +42,12 @@ def expose(light: np.ndarray, rng: np.random.Generator, extra_blur: float) -> np
 
 def isprs_classes(scene: AerialScene) -> np.ndarray:
     """Index into `ISPRS_COLOURS` of each pixel, uint8 [n, n]."""
-    return np.where(scene.car, np.uint8(CAR), _table(_ISPRS)[scene.kind])
+    return np.where(scene.car, np.uint8(CAR), _ISPRS[scene.kind])
 
 
 def loveda_classes(scene: AerialScene) -> np.ndarray:
     """LoveDA mask values 1 to 7, uint8 [n, n]; a car counts as what it stands on."""
-    return _table(_LOVEDA)[scene.kind]
+    return _LOVEDA[scene.kind]
 
 
 def erode(classes: np.ndarray, reach: int = 3) -> np.ndarray:
@@ -81,7 +60,3 @@ def erode(classes: np.ndarray, reach: int = 3) -> np.ndarray:
             if 0 < down * down + right * right <= reach * reach:
                 near |= padded[reach + down : reach + down + height, reach + right : reach + right + width] != classes
     return np.where(near, np.uint8(BOUNDARY), classes)
-
-
-def _table(of: dict[int, int]) -> np.ndarray:
-    return np.asarray([of[kind] for kind in range(len(of))], dtype=np.uint8)

@@ -40,7 +40,7 @@ def paint_town_and_country(scene: AerialScene, town_share: float) -> None:
     town = CITY if rng.random() < 0.25 + 0.6 * town_share else VILLAGE
     factor = float(np.clip(scene.side / 200, 0.5, 1.0))  # small tiles still see a street and a few houses
     road = street(scene, scene.angle(), rng.uniform(-0.35, 0.35) * scene.side, rng.uniform(2.2, 4.0))
-    pave(scene, [road], ~zone, walk=(0.0, 0.6))
+    pave(scene, [road], ~zone, widths=(0.0, 0.6))
     paint_town(scene, replace(town, block=town.block * factor, cross=town.cross * factor), zone)
     water(scene, ~zone)
 

@@ -13,33 +13,33 @@ import numpy as np
 from PIL import Image
 
 from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.synth.aerial.archive import LABEL_FOLDERS, VIEW_FOLDERS, encode_tiff
-from fedrs_lightning.synth.defects import add_junk, remove_folders, require_known, truncate, zip_folder
+from fedrs_lightning.synth.aerial.archive import LABEL_FOLDERS, VIEW_FOLDERS, encode_tiff, label_name
+from fedrs_lightning.synth.defects import add_junk, remove_folders, require_known, truncate, zip_folders
 from fedrs_lightning.synth.rasters import encode, read
 
+Change = Callable[[Path, str], object]
+
+_FIRST_TILES = {"potsdam": ("2_10", "2_11"), "vaihingen": ("1", "3"), "loveda": ("1366", "1367")}
 STRAY, UNKNOWN = (252, 255, 0), (90, 60, 200)  # the first is known from a real label of Potsdam
 
 
 def _images(root: Path, dataset: str, number: int = 1) -> list[Path]:
     """Images of the tile with that number among the training tiles, the view to damage first."""
+    name = _FIRST_TILES[dataset][number]
     if dataset == "potsdam":
-        name = ("2_10", "2_11")[number]
         return [root / folder / f"top_potsdam_{name}_{view}.tif" for view, folder in VIEW_FOLDERS.items()]
     if dataset == "vaihingen":
-        return [root / "top" / f"top_mosaic_09cm_area{(1, 3)[number]}.tif"]
-    return [root / "Train" / "Urban" / "images_png" / f"{1366 + number}.png"]
+        return [root / "top" / f"{label_name(dataset, name)}.tif"]
+    return [root / "Train" / "Urban" / "images_png" / f"{name}.png"]
 
 
 def _labels(root: Path, dataset: str, number: int = 1) -> list[Path]:
     """Labels of that tile, the full one first."""
-    if dataset == "potsdam":
-        name = f"top_potsdam_{('2_10', '2_11')[number]}_label"
-    elif dataset == "vaihingen":
-        name = f"top_mosaic_09cm_area{(1, 3)[number]}"
-    else:
-        return [root / "Train" / "Urban" / "masks_png" / f"{1366 + number}.png"]
-    full, eroded = LABEL_FOLDERS[dataset]["official"]
-    return [root / full / f"{name}.tif", root / eroded / f"{name}_noBoundary.tif"]
+    name = _FIRST_TILES[dataset][number]
+    if dataset == "loveda":
+        return [root / "Train" / "Urban" / "masks_png" / f"{name}.png"]
+    (full, eroded), label = LABEL_FOLDERS[dataset]["official"], label_name(dataset, name)
+    return [root / full / f"{label}.tif", root / eroded / f"{label}_noBoundary.tif"]
 
 
 def _both(root: Path, dataset: str, number: int = 1) -> list[Path]:
@@ -56,15 +56,16 @@ def _rename(paths: Iterable[Path], old: str, new: str) -> None:
         path.rename(path.with_name(path.name.replace(old, new)))
 
 
-def _rewrite(path: Path, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Save a raster again with changed pixels, [C, H, W]."""
-    pixels = change(read(path))
-    flat = pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))
-    corner = None if flat.dtype == np.uint8 else (366_000.0, 5_808_000.0)  # other types need a GeoTIFF
-    path.write_bytes(encode(flat, "PNG") if path.suffix == ".png" else encode_tiff(flat, corner))
+def _rewrite(paths: Iterable[Path], change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Save rasters again with changed pixels, [C, H, W]."""
+    for path in paths:
+        pixels = change(read(path))
+        flat = pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))
+        corner = None if flat.dtype == np.uint8 else (366_000.0, 5_808_000.0)  # other types need a GeoTIFF
+        path.write_bytes(encode(flat, "PNG") if path.suffix == ".png" else encode_tiff(flat, corner))
 
 
-def _paint_over(path: Path, value: Sequence[int], side: float) -> None:
+def _paint_over(paths: Iterable[Path], value: Sequence[int], side: float) -> None:
     """Paint over the middle, `side` of each length; at least a few pixels."""
 
     def change(pixels: np.ndarray) -> np.ndarray:
@@ -72,7 +73,7 @@ def _paint_over(path: Path, value: Sequence[int], side: float) -> None:
         pixels[: len(value), rows, columns] = np.asarray(value, dtype=pixels.dtype)[:, None, None]
         return pixels
 
-    _rewrite(path, change)
+    _rewrite(paths, change)
 
 
 def _interchanged(root: Path, dataset: str) -> None:
@@ -103,16 +104,6 @@ def _duplicate_id(root: Path, dataset: str) -> None:
         shutil.copyfile(path, path.parent / "copy" / path.name)
 
 
-def _stray_colour(root: Path, dataset: str) -> None:
-    for path in _labels(root, dataset):
-        _paint_over(path, STRAY, 0.02)
-
-
-def _colour_annotation(root: Path, dataset: str) -> None:
-    path = sorted((root / "ann_dir" / "train").glob("*.png"))[1]
-    _rewrite(path, lambda pixels: np.repeat(pixels * 40, 3, axis=0))
-
-
 def _irrg_order(root: Path, dataset: str) -> None:
     for path in sorted((root / VIEW_FOLDERS["IRRG"]).glob("*.tif")):
         colours = read(root / VIEW_FOLDERS["RGBIR"] / path.name.replace("IRRG", "RGBIR"))
@@ -121,24 +112,18 @@ def _irrg_order(root: Path, dataset: str) -> None:
 
 def _blended_label(root: Path, dataset: str) -> None:
     photo = read(_images(root, dataset)[0]).astype(np.uint16)
-    _rewrite(_labels(root, dataset)[0], lambda pixels: ((pixels + photo) // 2).astype(np.uint8))
+    _rewrite(_labels(root, dataset)[:1], lambda pixels: ((pixels + photo) // 2).astype(np.uint8))
     _rename(_both(root, dataset), "2_11", "4_12")
 
 
 def _no_crs(root: Path, dataset: str) -> None:
-    for path in _images(root, dataset):
-        path.with_suffix(".tfw").unlink()
-        _rewrite(path, lambda pixels: pixels)
+    _remove(path.with_suffix(".tfw") for path in _images(root, dataset))
+    _rewrite(_images(root, dataset), lambda pixels: pixels)
 
 
 def _area9_label(root: Path, dataset: str) -> None:
     label = _labels(root, dataset)[-1]
     shutil.copyfile(label, label.with_name(label.name.replace("area3", "area9")))
-
-
-def _shifted_masks(root: Path, dataset: str) -> None:
-    for path in root.rglob("masks_png/*.png"):
-        _rewrite(path, lambda pixels: np.maximum(pixels, 1) - 1)
 
 
 def _palette_mask(root: Path, dataset: str) -> None:
@@ -157,17 +142,12 @@ def _junk_files(root: Path, dataset: str) -> None:
     (root / "__MACOSX").mkdir()
 
 
-def _zipped(root: Path, dataset: str) -> None:
-    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
-        zip_folder(folder)
-
-
 _TILE_IDS = {"potsdam": ("2_11", "9_11"), "vaihingen": ("area3", "area9"), "loveda": ("1367", "tile_1367")}
 
-_ANY: dict[str, Callable[[Path, str], object]] = {
+_ANY: dict[str, Change] = {
     "missing-label": lambda *of: _remove(_labels(*of)),
     "missing-image": lambda *of: _remove(_images(*of)),
-    "wrong-size": lambda *of: _rewrite(_labels(*of)[-1], lambda pixels: pixels[:, :-16, :-8]),
+    "wrong-size": lambda *of: _rewrite(_labels(*of)[-1:], lambda pixels: pixels[:, :-16, :-8]),
     "interchanged": _interchanged,
     "truncated": lambda *of: truncate(_images(*of)[0]),
     "unreadable": lambda *of: _images(*of)[0].chmod(0),
@@ -175,29 +155,33 @@ _ANY: dict[str, Callable[[Path, str], object]] = {
     "duplicate-id": _duplicate_id,
     "unknown-tile": lambda root, dataset: _rename(_both(root, dataset), *_TILE_IDS[dataset]),
     "alpha": lambda *of: _rewrite(
-        _images(*of)[0], lambda pixels: np.concatenate([pixels, np.full_like(pixels[:1], 255)])
+        _images(*of)[:1], lambda pixels: np.concatenate([pixels, np.full_like(pixels[:1], 255)])
     ),
     "junk-files": _junk_files,
-    "zipped": _zipped,
+    "zipped": lambda root, dataset: zip_folders(root),
     "empty": lambda root, dataset: remove_folders(root),
 }
-_ISPRS: dict[str, Callable[[Path, str], object]] = {
-    "sixteen-bit": lambda *of: _rewrite(_images(*of)[0], lambda pixels: pixels.astype(np.uint16) * 257),
-    "stray-colour": _stray_colour,
-    "unknown-colour": lambda *of: _paint_over(_labels(*of)[-1], UNKNOWN, 0.2),
+_ISPRS: dict[str, Change] = {
+    "sixteen-bit": lambda *of: _rewrite(_images(*of)[:1], lambda pixels: pixels.astype(np.uint16) * 257),
+    "stray-colour": lambda *of: _paint_over(_labels(*of), STRAY, 0.02),
+    "unknown-colour": lambda *of: _paint_over(_labels(*of)[-1:], UNKNOWN, 0.2),
     "index-label": lambda *of: _rewrite(
-        _labels(*of)[-1], lambda pixels: (pixels[:1] > 0).astype(np.uint8) + (pixels[1:2] > 0)
+        _labels(*of)[-1:], lambda pixels: (pixels[:1] > 0).astype(np.uint8) + (pixels[1:2] > 0)
     ),
-    "colour-annotation": _colour_annotation,
+    "colour-annotation": lambda root, dataset: _rewrite(
+        sorted((root / "ann_dir" / "train").glob("*.png"))[1:2], lambda pixels: np.repeat(pixels * 40, 3, axis=0)
+    ),
 }
-_LOVEDA: dict[str, Callable[[Path, str], object]] = {
-    "high-value": lambda *of: _paint_over(_labels(*of)[0], (9,), 0.02),
-    "shifted-masks": _shifted_masks,
+_LOVEDA: dict[str, Change] = {
+    "high-value": lambda *of: _paint_over(_labels(*of)[:1], (9,), 0.02),
+    "shifted-masks": lambda root, dataset: _rewrite(
+        root.rglob("masks_png/*.png"), lambda pixels: np.maximum(pixels, 1) - 1
+    ),
     "palette-mask": _palette_mask,
-    "rgb-mask": lambda *of: _rewrite(_labels(*of)[0], lambda pixels: np.repeat(pixels * 36, 3, axis=0)),
+    "rgb-mask": lambda *of: _rewrite(_labels(*of)[:1], lambda pixels: np.repeat(pixels * 36, 3, axis=0)),
     "outside-range": lambda *of: _rename(_both(*of), "1367", "907"),
 }
-DEFECTS: dict[str, dict[str, Callable[[Path, str], object]]] = {
+DEFECTS: dict[str, dict[str, Change]] = {
     "potsdam": _ANY | _ISPRS | {"irrg-order": _irrg_order, "blended-label": _blended_label, "no-crs": _no_crs},
     "vaihingen": _ANY | _ISPRS | {"area9-label": _area9_label},
     "loveda": _ANY | _LOVEDA,

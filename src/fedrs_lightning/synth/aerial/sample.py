@@ -47,12 +47,10 @@ class AerialSample(Sample):
     """Everything that decides the bytes of a sample.
 
     Attributes:
+        seed, spectral_shift, spatial_shift: as for `Sample`. Samples of one federation share the seed.
         dataset: one of `DATASETS`.
-        seed: of all draws. Samples of one federation share it.
         size: how many tiles.
         side: of a tile in pixels; as in `SIDES` when None.
-        spectral_shift: S in [0, 1].
-        spatial_shift: T in [0, 1].
         domain: number of the domain, from 0, that S and T move; LoveDA's Urban is domain 2 d, Rural 2 d + 1.
         class_spectral: move vegetation more and roofs and cars less than the ground.
         layout: one of `LAYOUTS` of the data set.

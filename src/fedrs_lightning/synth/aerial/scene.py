@@ -27,14 +27,6 @@ _SKY = np.asarray([0.46, 0.40, 0.35, 0.33, 0.30, 0.28, 0.27, 0.27, 0.22, 0.20], 
 _ELEMENTS = 4_000_000  # pixels of object windows that are stamped at a time
 _ROWS = 128  # rendered at a time
 
-_VEGETATION = {"conifer", "broadleaf", "meadow", "dry_grass", "scrub", "crop_green", "crop_ripe", "orchard"}
-_BUILT = {"roof_metal", "roof_tile", "roof_dark", "roof_gravel", "roof_blue", "glass"} | {
-    name for name in spectra.INDEX if "car_" in name
-}
-_CLASS_WEIGHT = np.asarray(
-    [1.5 if name in _VEGETATION else 0.4 if name in _BUILT else 1.0 for name in spectra.NAMES], dtype=np.float32
-)
-
 
 class AerialScene(Scene):
     """Square piece of ground with a kind for each pixel.
@@ -155,7 +147,7 @@ class AerialScene(Scene):
 
         Args:
             shift: of the domain.
-            by_class: move vegetation by 1.5 times the shift, roofs and cars by 0.4 times.
+            by_class: move vegetation by 1.5 times the shift, roofs and cars by 0.4 times (`spectra.BY_CLASS`).
         """
         state, shade = self.surface()
         seen = np.empty((len(_BANDS), self.size, self.size), dtype=np.float32)
@@ -164,7 +156,9 @@ class AerialScene(Scene):
             pixels = self._lit(rows, state, shade)
             moved = shift(pixels)
             if by_class and shift.strength > 0:
-                moved = np.maximum(pixels + _CLASS_WEIGHT[self.material[rows]] * (moved - pixels), np.float32(0.0001))
+                moved = np.maximum(
+                    pixels + spectra.BY_CLASS[self.material[rows]] * (moved - pixels), np.float32(0.0001)
+                )
             seen[:, rows] = moved[list(_BANDS)]
         return seen
 

@@ -158,24 +158,23 @@ def yards(scene: AerialScene, town: Town, main: Street, zone: np.ndarray) -> Box
 
 
 def pave(
-    scene: AerialScene, streets: list[Street], zone: np.ndarray, walk: tuple[float, float] = (1.2, 2.2)
+    scene: AerialScene, streets: list[Street], zone: np.ndarray, widths: tuple[float, float] = (1.2, 2.2)
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pavements, then roadways with paint on them; where roadways are, and where no house may stand."""
     ribbons = [scene.ribbon(line.points, line.half + 2.4) for line in streets]
-    walks = scene.rng.uniform(*walk, len(streets))
+    walks = scene.rng.uniform(*widths, len(streets))
     roadway, reserved = np.zeros(zone.shape, dtype=bool), np.zeros(zone.shape, dtype=bool)
     materials = scene.pick({"concrete": 0.5, "setts": 0.3, "brick": 0.2}, len(streets))
-    for number, line in enumerate(streets):
-        near = (ribbons[number][0] < line.half + walks[number]) & zone
-        scene.cover(np.where(near, 0, -1), materials[[number]], Kind.PAVED)
+    for line, (distance, _), walk, material in zip(streets, ribbons, walks, materials, strict=True):
+        near = (distance < line.half + walk) & zone
+        scene.cover(np.where(near, 0, -1), material[None], Kind.PAVED)
         reserved |= near
-    surfaces = scene.pick({"asphalt": 0.72, "setts": 0.16, "concrete": 0.12}, len(streets))
-    for number, line in enumerate(streets):
-        on = (ribbons[number][0] < line.half) & zone
-        scene.cover(np.where(on, 0, -1), surfaces[[number]], Kind.ROAD)
+    materials = scene.pick({"asphalt": 0.72, "setts": 0.16, "concrete": 0.12}, len(streets))
+    for line, (distance, _), material in zip(streets, ribbons, materials, strict=True):
+        on = (distance < line.half) & zone
+        scene.cover(np.where(on, 0, -1), material[None], Kind.ROAD)
         roadway |= on
-    for number, line in enumerate(streets):
-        distance, along = ribbons[number]
+    for line, (distance, along) in zip(streets, ribbons, strict=True):
         kerb = np.abs(distance - line.half) < max(0.08, 0.3 * scene.pixel)
         scene.shade[kerb & zone & ~roadway] += 0.2
         if line.half > 3.1 and scene.rng.random() < 0.7:
@@ -255,7 +254,7 @@ def roofs(scene: AerialScene, town: Town, houses: Boxes) -> None:
 
     fittings = np.repeat(np.arange(count), rng.poisson(2.2, count)) + len(winged)
     spread = rng.uniform(-0.75, 0.75, (len(fittings), 2)) * halves[fittings]
-    places = centres[fittings] + turned(*spread.T, angles[fittings])
+    places = centres[fittings] + turned(spread[:, 0], spread[:, 1], angles[fittings])
     small = scene.stamp(Boxes(places, rng.uniform(0.25, 0.8, (len(fittings), 2)), angles[fittings]))
     small = np.where(owner >= 0, small, -1)
     scene.cast(small, 0.7, 0.7)

@@ -137,11 +137,7 @@ ALONE = ("v1-layout", "nested", "packed", "empty", "offset")
 
 
 def check(names: Sequence[str], patches: int) -> None:
-    """Refuse unknown names and combinations that cannot be.
-
-    Args:
-        names: of `DEFECTS`.
-        patches: summer patches of each country.
+    """Refuse unknown names and combinations that cannot be with so many summer patches of each country.
 
     Raises:
         ConfigError: with the nearest valid name.

@@ -169,7 +169,8 @@ def _regions(scene: Scene, classes: list[int], shares: list[float]) -> np.ndarra
         "Urban fabric": lambda: _compact(scene),
         "Industrial or commercial units": lambda: _compact(scene),
     }
-    order = sorted(range(len(classes)), key=lambda place: (_rank(CLASSES[classes[place]], list(fits)), place))
+    first = {name: rank for rank, name in enumerate(fits)}
+    order = sorted(range(len(classes)), key=lambda place: first.get(CLASSES[classes[place]], len(first)))
     regions = np.full(scene.material.shape, -1, dtype=np.int64)
     for step, place in enumerate(order):
         free = np.flatnonzero(regions.ravel() < 0)
@@ -179,10 +180,6 @@ def _regions(scene: Scene, classes: list[int], shares: list[float]) -> np.ndarra
             free = free[np.argpartition(fit.ravel()[free], len(free) - wanted)[len(free) - wanted :]]
         regions.ravel()[free] = classes[place]
     return regions
-
-
-def _rank(name: str, first: list[str]) -> int:
-    return first.index(name) if name in first else len(first)
 
 
 def _wide(scene: Scene) -> float:

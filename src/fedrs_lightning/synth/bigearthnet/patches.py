@@ -16,7 +16,9 @@ _COLUMNS = {
     "train": (0, 54),
     "validation": (54, 73),
     "test": (73, 91),
-}  # of a tile: the official split is by blocks too
+}
+"""Of a tile: the official split is by blocks too."""
+
 _ROWS = 91
 
 
@@ -48,8 +50,8 @@ class Product:
         return 32600 + int(self.tile[:2])
 
 
-# Country, kind of its patches, and what `Product` lists. The real archive ends in May 2018. All these days are later, so
-# no id here is that of a real patch.
+# Country, kind of its patches, and what `Product` lists. The real archive ends in May 2018. All these days are
+# later, so no id here is that of a real patch.
 _TABLE = """
 Finland     summer   S2B 20180704 094029 R036 35VNL 499980 7100040
 Finland     summer   S2A 20180608 101021 R022 34VER 499980 7100040
@@ -72,8 +74,9 @@ Ireland     cloud    S2B 20180713 115359 R023 29UPB 600000 6200040
 Finland     snow     S2A 20181106 094131 R036 35VNJ 499980 6900000
 """
 _PRODUCTS: dict[tuple[str, str], list[Product]] = {}
-for _country, _kind, *_words, _east, _north in (row.split() for row in _TABLE.strip().splitlines()):
-    _PRODUCTS.setdefault((_country, _kind), []).append(Product(*_words, (int(_east), int(_north))))
+for _row in _TABLE.strip().splitlines():
+    _country, _kind, *_name, _east, _north = _row.split()
+    _PRODUCTS.setdefault((_country, _kind), []).append(Product(*_name, (int(_east), int(_north))))  # type: ignore[call-arg, arg-type]
 
 # Patches of a thousand in which a class occurs, by class in canonical order (Finland, Ireland, ..., Switzerland):
 # rounded from the summer rows of the official table. 0: the class does not occur in the country.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -79,7 +80,8 @@ class BigEarthNetSample(Sample):
         chunks = [wanted[start : start + _CHUNK] for start in range(0, len(wanted), _CHUNK)]
         for name in {patch.product.name for patch in wanted}:
             (folder / IMAGES / name).mkdir(parents=True)
-        for found in spread(partial(_write_patches, folder / IMAGES, self), chunks, processes, len(wanted) >= _ENOUGH):
+        usual = (os.cpu_count() or 1) if len(wanted) >= _ENOUGH else 1
+        for found in spread(partial(_write_patches, folder / IMAGES, self), chunks, processes or usual):
             present += found
             yield from [None] * len(found)
         write_tables(folder, wanted, present)

@@ -77,13 +77,7 @@ def check(names: Sequence[str], geotiffs: bool) -> None:
 
 
 def inject(root: Path, tiles: Path, names: Sequence[str]) -> None:
-    """Apply the named defects to a finished sample.
-
-    Args:
-        root: of the sample.
-        tiles: folder of the class folders.
-        names: of `DEFECTS`.
-    """
+    """Apply the named defects to a finished sample with its class folders in `tiles`."""
     for name in names:
         DEFECTS[name](tiles)
     if tiles.is_dir() and not any(tiles.iterdir()) and tiles != root:

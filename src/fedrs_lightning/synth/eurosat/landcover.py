@@ -72,10 +72,10 @@ def industrial(scene: Scene) -> None:
     angle = scene.angle()
     shares = HALLS | {"roof_metal": rng.uniform(0.1, 0.8)}
     for spacing, smallest, largest in ((rng.uniform(55, 75), 7, 20), (rng.uniform(120, 190), 22, 62)):
-        along, across = _lattice(scene, spacing * scene.style.scale, 0.75 * spacing * scene.style.scale, jitter=0.22)
-        kept = rng.random(len(along)) < rng.uniform(0.4, 0.85) * min(1.2, scene.style.density)
-        halves = rng.uniform(smallest, largest, (len(along), 2)) * [1.0, 0.62] * scene.style.scale
-        scene.build(_buildings(scene, along[kept], across[kept], halves[kept], angle), shares, shadow=12, spread=0.1)
+        grid = _lattice(scene, spacing * scene.style.scale, 0.75 * spacing * scene.style.scale, jitter=0.22)
+        kept = rng.random(len(grid[0])) < rng.uniform(0.4, 0.85) * min(1.2, scene.style.density)
+        halves = rng.uniform(smallest, largest, (len(kept), 2)) * [1.0, 0.62] * scene.style.scale
+        scene.build(_seen(scene, grid, halves, angle, kept), shares, shadow=12, spread=0.1)
 
 
 def pasture(scene: Scene) -> None:
@@ -125,11 +125,10 @@ def residential(scene: Scene) -> None:
     street = (np.mod(along, long) < 8) | (np.mod(across, short) < 8)
     scene.paint(street, "asphalt")
     spacing, depth = rng.uniform(15, 24) * scene.style.scale, short / 2
-    u, v = _lattice(scene, spacing, depth, jitter=0.12)
-    kept = rng.random(len(u)) < rng.uniform(0.65, 0.98) * min(1.2, scene.style.density)
-    halves = rng.uniform([5.5, 4.5], [10.5, 8.5], (len(u), 2)) * scene.style.scale
-    houses = _buildings(scene, u[kept], v[kept], halves[kept], angle)
-    scene.build(houses, HOUSES, shadow=5, where=~street, spread=0.1)
+    grid = _lattice(scene, spacing, depth, jitter=0.12)
+    kept = rng.random(len(grid[0])) < rng.uniform(0.65, 0.98) * min(1.2, scene.style.density)
+    halves = rng.uniform([5.5, 4.5], [10.5, 8.5], (len(kept), 2)) * scene.style.scale
+    scene.build(_seen(scene, grid, halves, angle, kept), HOUSES, shadow=5, where=~street, spread=0.1)
 
 
 def river(scene: Scene) -> None:
@@ -204,11 +203,13 @@ def _lattice(scene: Scene, along: float, across: float, jitter: float) -> tuple[
     return u.ravel() + along * shift[0], v.ravel() + across * shift[1]
 
 
-def _buildings(scene: Scene, along: np.ndarray, across: np.ndarray, halves: np.ndarray, angle: float) -> Boxes:
-    """Those buildings that are seen, from their places along and across their direction."""
-    centres = turned(along, across, angle)
-    seen = np.abs(centres).max(axis=1) < scene.side / 2 + 30
-    return Boxes(centres, halves, np.full(len(centres), angle)).only(seen)
+def _seen(
+    scene: Scene, grid: tuple[np.ndarray, np.ndarray], halves: np.ndarray, angle: float, kept: np.ndarray
+) -> Boxes:
+    """Those of the kept buildings of a lattice along a direction that are near the scene."""
+    centres = turned(*grid, angle)
+    near = np.abs(centres).max(axis=1) < scene.side / 2 + 30
+    return Boxes(centres, halves, np.full(len(centres), angle)).only(kept & near)
 
 
 def _farm(scene: Scene) -> None:
