@@ -103,16 +103,13 @@ class AerialSample(Sample):
                 Tile(str(first + n), "/".join(part), side, side) for part, (first, _) in RANGES.items() for n in numbers
             ]
         official = potsdam if self.dataset == "potsdam" else vaihingen
-        tiles = []
-        for part, names, count in zip(
-            ("train", "test"), (official.TRAIN, official.TEST), _ISPRS_COUNTS[self.size], strict=True
-        ):
-            for name in names[:count]:
-                height, width = (side, side) if self.dataset == "potsdam" else self._odd_sides(name, side)
-                tiles.append(Tile(name, part, height, width))
-        return tiles
+        train, test = _ISPRS_COUNTS[self.size]
+        named = [("train", name) for name in official.TRAIN[:train]] + [("test", name) for name in official.TEST[:test]]
+        return [Tile(name, part, *self._sides(name, side)) for part, name in named]
 
-    def _odd_sides(self, name: str, side: int) -> tuple[int, int]:
+    def _sides(self, name: str, side: int) -> tuple[int, int]:
+        if self.dataset == "potsdam":
+            return side, side
         high, wide = numpy_stream(self.seed, "synth", self.dataset, "sides", name).uniform([0.85, 1.0], [1.0, 1.15])
         return int(high * side) | 1, int(wide * side) | 1
 

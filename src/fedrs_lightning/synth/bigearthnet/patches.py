@@ -12,12 +12,8 @@ CLIENTS = COUNTRIES[:8]
 SPLIT = ("train",) * 6 + ("validation",) * 2 + ("test",) * 2
 """Split of patch n of a country is `SPLIT[n % 10]`."""
 
-_COLUMNS = {
-    "train": (0, 54),
-    "validation": (54, 73),
-    "test": (73, 91),
-}
-"""Of a tile: the official split is by blocks too."""
+_COLUMNS = {"train": (0, 54), "validation": (54, 73), "test": (73, 91)}
+"""Of a tile, which has 91 rows: the official split is by blocks too."""
 
 _ROWS = 91
 
