@@ -24,7 +24,6 @@ from fedrs_lightning.synth.sample import Sample
 from fedrs_lightning.synth.scenes.shift import GOLDEN, SpectralShift, Style, spatial_style
 
 Size = Literal["tiny", "small", "medium"]
-SIZES = ("tiny", "small", "medium")
 DATASETS = {"potsdam": "Potsdam", "vaihingen": "Vaihingen", "loveda": "LoveDA"}
 GSD = {"potsdam": 0.05, "vaihingen": 0.09, "loveda": 0.3}
 """Ground sampling distance in metres."""
