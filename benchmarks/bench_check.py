@@ -16,8 +16,8 @@ from pathlib import Path
 
 from common import finish, report, scratch
 from fedrs_lightning.data.archives.bigearthnet.check import check_bigearthnet
-from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
-from fedrs_lightning.data.synth.bigearthnet_archive import write_sample
+from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample
+from fedrs_lightning.synth.sample import write_sample
 
 REPEATS = 3
 

@@ -31,8 +31,8 @@ from fedrs_lightning.data.packs.images import ImagePack
 from fedrs_lightning.data.packs.pack import Pack
 from fedrs_lightning.data.packs.residence import GIB
 from fedrs_lightning.data.packs.source import PackedSource, Part
-from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
-from fedrs_lightning.data.synth.bigearthnet_archive import write_sample
+from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample
+from fedrs_lightning.synth.sample import write_sample
 
 BATCH, REPEATS, READ = 64, 5, 300
 

@@ -25,10 +25,11 @@ from fedrs_lightning.cli.combinations import combinations, parse_extra, parse_gr
 from fedrs_lightning.cli.config.command_line import configure as parse
 from fedrs_lightning.cli.config.experiment import RunSettings
 from fedrs_lightning.cli.main import COMMANDS as SUBCOMMANDS
-from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
 from fedrs_lightning.engine.settings import FabricSettings, Schedule
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.results.store import find_runs
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+from fedrs_lightning.synth.sample import write_sample
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

@@ -24,12 +24,13 @@ BELOW = {
     "lazy": set(),
     "nn": GROUND,
     "data": GROUND,
+    "synth": GROUND | {"data"},
     "models": GROUND | {"nn"},
     "tasks": GROUND | {"nn", "models"},
     "methods": GROUND | {"nn", "models", "tasks"},
     "results": GROUND,
     "engine": GROUND | {"nn", "data", "tasks", "methods", "results"},
-    "cli": GROUND | {"nn", "data", "models", "tasks", "methods", "engine", "results"},
+    "cli": GROUND | {"nn", "data", "synth", "models", "tasks", "methods", "engine", "results"},
 }
 """What a part of the package may import beside itself."""
 

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
 from fedrs_lightning.engine.callbacks import ProgressBars
 from fedrs_lightning.results.store import RunStore
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+from fedrs_lightning.synth.sample import write_sample
 
 
 @dataclass

@@ -18,7 +18,7 @@ def test_synth_then_check(tmp_path, capsys):
 
 
 def test_synth_and_check_a_bigearthnet_archive(tmp_path, capsys, monkeypatch):
-    from fedrs_lightning.data.synth import bigearthnet
+    from fedrs_lightning.synth.bigearthnet import sample as bigearthnet
 
     monkeypatch.setitem(bigearthnet.SIZES, "tiny", 1)
     command = ["data", "synth", "bigearthnet", "--out", str(tmp_path / "b"), "--spectral-shift", "0.5"]

@@ -12,7 +12,8 @@ from PIL import Image
 
 from fedrs_lightning import progress
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+from fedrs_lightning.synth.sample import write_sample
 
 EUROSAT = "eurosat.yaml"
 DATA = """archive: {class_path: EuroSAT, init_args: {root: sample}}

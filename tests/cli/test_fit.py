@@ -16,12 +16,11 @@ import yaml
 
 from fedrs_lightning.cli.config.command_line import configure
 from fedrs_lightning.cli.main import main
-from fedrs_lightning.data.synth.aerial import AerialSample
-from fedrs_lightning.data.synth.aerial_files import write_sample
-from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
-from fedrs_lightning.data.synth.bigearthnet_archive import write_sample as write_patches
 from fedrs_lightning.results.run import Run
 from fedrs_lightning.results.store import RunStore
+from fedrs_lightning.synth.aerial.sample import AerialSample
+from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample
+from fedrs_lightning.synth.sample import write_sample
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
@@ -171,7 +170,7 @@ def aerial(tmp_path_factory):
 def patches(tmp_path_factory):
     """Synthetic patches of eight countries."""
     folder = tmp_path_factory.mktemp("patches") / "bigearthnet"
-    write_patches(folder, BigEarthNetSample(patches=10), processes=1)
+    write_sample(folder, BigEarthNetSample(patches=10), processes=1)
     return folder
 
 

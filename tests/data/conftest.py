@@ -11,7 +11,8 @@ import rasterio
 from PIL import Image
 from rasterio.errors import NotGeoreferencedWarning
 
-from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+from fedrs_lightning.synth.sample import write_sample
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +33,10 @@ def sample(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory) -> Path:
     """BigEarthNet, ten summer patches of each of the eight countries and five more. Read only."""
-    from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
-    from fedrs_lightning.data.synth.bigearthnet_archive import write_sample as write_archive
+    from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample
 
     out = tmp_path_factory.mktemp("synthetic") / "archive"
-    write_archive(out, BigEarthNetSample())
+    write_sample(out, BigEarthNetSample())
     return out
 
 

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedrs_lightning.cli.options import Parser, one_of
 from fedrs_lightning.errors import ConfigError
 
 DATASETS = ("eurosat", "potsdam", "vaihingen", "loveda", "bigearthnet")
 
+if TYPE_CHECKING:
+    from fedrs_lightning.synth.sample import Sample
+
 
 def main(argv: Sequence[str]) -> int:
     """Write the sample; returns the exit code."""
-    from fedrs_lightning.data.synth import aerial, aerial_defects, bigearthnet_defects, defects, eurosat
+    from fedrs_lightning.synth.aerial import defects as aerial_defects
+    from fedrs_lightning.synth.aerial.archive import LAYOUTS as AERIAL_LAYOUTS
+    from fedrs_lightning.synth.bigearthnet import defects as bigearthnet_defects
+    from fedrs_lightning.synth.eurosat import defects as eurosat_defects
+    from fedrs_lightning.synth.eurosat.sample import LAYOUTS, SIZES
+    from fedrs_lightning.synth.sample import write_sample
 
-    faults = {"eurosat": defects.DEFECTS} | aerial_defects.DEFECTS | {"bigearthnet": bigearthnet_defects.DEFECTS}
-    layouts = {"eurosat": tuple(eurosat.LAYOUTS)} | dict(aerial.LAYOUTS)
+    faults: dict[str, Collection[str]] = {
+        "eurosat": eurosat_defects.DEFECTS,
+        **aerial_defects.DEFECTS,
+        "bigearthnet": bigearthnet_defects.DEFECTS,
+    }
+    layouts = {"eurosat": tuple(LAYOUTS), **AERIAL_LAYOUTS}
     parser = Parser(prog="fedrs data synth", description="Write a synthetic sample in the official layout.")
     parser.add_argument("dataset", type=one_of(DATASETS), help=", ".join(DATASETS))
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make")
@@ -25,10 +38,7 @@ def main(argv: Sequence[str]) -> int:
         "--seed", type=int, default=0, help="of all draws (default 0); the samples of one federation share it"
     )
     parser.add_argument(
-        "--size",
-        type=one_of(eurosat.SIZES),
-        default="tiny",
-        help="tiny (default), small or medium: number of tiles or patches",
+        "--size", type=one_of(SIZES), default="tiny", help="tiny (default), small or medium: number of tiles or patches"
     )
     parser.add_argument(
         "--spectral-shift", type=float, default=0.0, metavar="S", help="difference of spectra between domains, 0 to 1"
@@ -54,6 +64,7 @@ def main(argv: Sequence[str]) -> int:
     aerials.add_argument(
         "--class-spectral",
         action="store_true",
+        default=None,
         help="let S move vegetation more than the ground, and roofs and cars less",
     )
     aerials.add_argument("--side", type=int, metavar="PIXELS", help="of a tile, 64 to 4096")
@@ -65,87 +76,57 @@ def main(argv: Sequence[str]) -> int:
     listed = "; ".join(f"{name}: {', '.join(names)}" for name, names in faults.items())
     parser.add_argument("--with-defect", default="", metavar="NAME[,NAME]", help=f"inject faults. {listed}")
     options = parser.parse(argv)
-    injected = tuple(name for name in options.with_defect.split(",") if name)
-    command = ["fedrs", "data", "synth", *argv]
-    if options.dataset not in ("eurosat", "bigearthnet"):
-        return _synth_aerial(options, injected, command)
-    for name in ("domain", "side", "gsd_factor", "class_spectral"):
-        if getattr(options, name) is not None and getattr(options, name) is not False:
-            raise ConfigError(f"--{name.replace('_', '-')} is for potsdam, vaihingen and loveda; leave it out")
-    if options.dataset == "bigearthnet":
-        return _synth_bigearthnet(options, injected, command)
-    sample = eurosat.EuroSATSample(
-        seed=options.seed,
-        tiles=eurosat.SIZES[options.size],
-        spectral_shift=options.spectral_shift,
-        spatial_shift=options.spatial_shift or 0.0,
-        domains=options.domains,
-        layout=options.layout or "2750",
-        defects=injected,
-    )
-    written = eurosat.write_sample(options.out, sample, command)
-    _tell(
-        options.out,
-        written,
-        f"{sample.tiles * 10} synthetic tiles, {sample.domains} {'domain' if sample.domains == 1 else 'domains'}",
-    )
+    options.defects = tuple(name for name in options.with_defect.split(",") if name)
+    if options.spatial_shift is None:
+        options.spatial_shift = 0.5 if options.dataset == "loveda" else 0.0
+    make = {"eurosat": _eurosat, "bigearthnet": _bigearthnet}.get(options.dataset, _aerial)
+    for out, sample, details in make(options):
+        written = write_sample(out, sample, ["fedrs", "data", "synth", *argv])
+        count = f"{sample.count()} synthetic {details}"
+        print(f"{out}: {count}" if written else f"{out}: already holds this sample ({count}); nothing to do")
     return 0
 
 
-def _synth_bigearthnet(options: argparse.Namespace, injected: tuple[str, ...], command: list[str]) -> int:
-    from fedrs_lightning.data.synth.bigearthnet import SIZES, BigEarthNetSample
-    from fedrs_lightning.data.synth.bigearthnet_archive import write_sample
+def _refuse_aerial(options: argparse.Namespace) -> None:
+    for name in ("domain", "side", "gsd_factor", "class_spectral"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} is for potsdam, vaihingen and loveda; leave it out")
 
+
+def _chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Values of the options that every sample has, and of others by name where they are given."""
+    shared = ("seed", "spectral_shift", "spatial_shift", "defects")
+    return {name: getattr(options, name) for name in (*shared, *names) if getattr(options, name) is not None}
+
+
+def _eurosat(options: argparse.Namespace) -> Iterator[tuple[Path, Sample, str]]:
+    from fedrs_lightning.synth.eurosat.sample import SIZES, EuroSATSample
+
+    _refuse_aerial(options)
+    sample = EuroSATSample(tiles=SIZES[options.size], **_chosen(options, "domains", "layout"))
+    yield options.out, sample, f"tiles, {sample.domains} {'domain' if sample.domains == 1 else 'domains'}"
+
+
+def _bigearthnet(options: argparse.Namespace) -> Iterator[tuple[Path, Sample, str]]:
+    from fedrs_lightning.synth.bigearthnet.sample import SIZES, BigEarthNetSample
+
+    _refuse_aerial(options)
     if options.domains != 1:
         raise ConfigError("--domains is not for bigearthnet, whose domains are its countries; leave it out")
     if options.layout:
         raise ConfigError("--layout is not for bigearthnet, which has one layout; leave it out")
-    sample = BigEarthNetSample(
-        seed=options.seed,
-        patches=SIZES[options.size],
-        spectral_shift=options.spectral_shift,
-        spatial_shift=options.spatial_shift or 0.0,
-        defects=injected,
-    )
-    written = write_sample(options.out, sample, command)
-    _tell(
-        options.out,
-        written,
-        f"{len(sample.all_patches())} synthetic patches, {sample.patches} of each of 8 countries in summer",
-    )
-    return 0
+    sample = BigEarthNetSample(patches=SIZES[options.size], **_chosen(options))
+    yield options.out, sample, f"patches, {sample.patches} of each of 8 countries in summer"
 
 
-def _synth_aerial(options: argparse.Namespace, injected: tuple[str, ...], command: list[str]) -> int:
-    from fedrs_lightning.data.synth.aerial import AerialSample
-    from fedrs_lightning.data.synth.aerial_files import write_sample
+def _aerial(options: argparse.Namespace) -> Iterator[tuple[Path, Sample, str]]:
+    from fedrs_lightning.synth.aerial.sample import AerialSample
 
-    if options.domains < 1 or (
-        options.domain is not None and options.domains > 1 and options.domain >= options.domains
-    ):
-        raise ConfigError(
-            f"--domain must be in 0..{options.domains - 1} with --domains {options.domains}, got {options.domain}"
-        )
-    usual = 0.5 if options.dataset == "loveda" else 0.0
-    every = options.domain is None and options.domains > 1
-    for domain in range(options.domains) if every else (options.domain or 0,):
-        sample = AerialSample(
-            dataset=options.dataset,
-            seed=options.seed,
-            size=options.size,
-            side=options.side,
-            spectral_shift=options.spectral_shift,
-            spatial_shift=usual if options.spatial_shift is None else options.spatial_shift,
-            domain=domain,
-            class_spectral=options.class_spectral,
-            layout=options.layout or "official",
-            gsd_factor=1.0 if options.gsd_factor is None else options.gsd_factor,
-            defects=injected,
-        )
+    count, chosen = options.domains, options.domain
+    if count < 1 or (chosen is not None and 1 < count <= chosen):
+        raise ConfigError(f"--domain must be in 0..{count - 1} with --domains {count}, got {chosen}")
+    every = chosen is None and count > 1
+    given = _chosen(options, "size", "side", "class_spectral", "layout", "gsd_factor")
+    for domain in range(count) if every else (chosen or 0,):
         out = options.out / f"domain{domain}" if every else options.out
-        _tell(out, write_sample(out, sample, command), f"{len(sample.tiles())} synthetic tiles, domain {domain}")
-    return 0
-
-
-def _tell(out: Path, written: bool, count: str) -> None:
-    print(f"{out}: {count}" if written else f"{out}: already holds this sample ({count}); nothing to do")
+        yield out, AerialSample(options.dataset, domain=domain, **given), f"tiles, domain {domain}"

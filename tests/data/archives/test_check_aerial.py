@@ -13,11 +13,11 @@ from PIL import Image
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.data import LoveDA, Potsdam, Vaihingen
 from fedrs_lightning.data.rasters import rows as rasters
-from fedrs_lightning.data.synth import aerial_defects
-from fedrs_lightning.data.synth.aerial import AerialSample
-from fedrs_lightning.data.synth.aerial_encoding import encode_tiff
-from fedrs_lightning.data.synth.aerial_files import write_sample
 from fedrs_lightning.errors import DataError
+from fedrs_lightning.synth.aerial import defects as aerial_defects
+from fedrs_lightning.synth.aerial.archive import encode_tiff
+from fedrs_lightning.synth.aerial.sample import AerialSample
+from fedrs_lightning.synth.sample import write_sample
 
 ARCHIVES = {"potsdam": Potsdam, "vaihingen": Vaihingen, "loveda": LoveDA}
 ERODED = r"eroded_COMPLETE/top_mosaic_09cm_area3_noBoundary\.tif"

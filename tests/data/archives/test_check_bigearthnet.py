@@ -18,10 +18,10 @@ from fedrs_lightning.data import BigEarthNet, FederatedDataset
 from fedrs_lightning.data.archives.bigearthnet import files as layout
 from fedrs_lightning.data.archives.bigearthnet.check import patch_headers
 from fedrs_lightning.data.rasters.plain_tiff import first_pixels
-from fedrs_lightning.data.synth import bigearthnet_defects as defects
-from fedrs_lightning.data.synth.bigearthnet import BigEarthNetSample
-from fedrs_lightning.data.synth.bigearthnet_archive import write_sample
 from fedrs_lightning.errors import DataError
+from fedrs_lightning.synth.bigearthnet import defects
+from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample
+from fedrs_lightning.synth.sample import write_sample
 
 TABLES = {
     "unknown-label": r"metadata\.parquet: label 'Sea and ocean' of patch {patch} is not one of the 19",
@@ -124,7 +124,7 @@ def test_a_patch_without_a_row(damaged, capsys):
 def test_many_patches_without_rows_are_one_line(damaged):
     from pyarrow import parquet
 
-    from fedrs_lightning.data.synth.bigearthnet_files import write_table
+    from fedrs_lightning.synth.bigearthnet.files import write_table
 
     root = damaged()
     rows = parquet.read_table(root / layout.METADATA).to_pylist()
@@ -136,7 +136,7 @@ def test_many_patches_without_rows_are_one_line(damaged):
 def test_a_country_without_training_patches_is_no_client(damaged, capsys):
     from pyarrow import parquet
 
-    from fedrs_lightning.data.synth.bigearthnet_files import write_table
+    from fedrs_lightning.synth.bigearthnet.files import write_table
 
     root = damaged()
     rows = parquet.read_table(root / layout.METADATA).to_pylist()
@@ -162,7 +162,7 @@ def test_a_country_without_training_patches_is_no_client(damaged, capsys):
 def test_a_patch_in_two_countries(damaged):
     from pyarrow import parquet
 
-    from fedrs_lightning.data.synth.bigearthnet_files import write_table
+    from fedrs_lightning.synth.bigearthnet.files import write_table
 
     root = damaged()
     rows = parquet.read_table(root / layout.METADATA).to_pylist()

@@ -10,8 +10,8 @@ import pytest
 
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.data import IID, ByAttribute, EuroSAT, FederatedDataset
-from fedrs_lightning.data.synth import defects
 from fedrs_lightning.errors import DataError
+from fedrs_lightning.synth.eurosat import defects
 
 FAULTS = {
     "missing-class": r"2750: class folders missing: SeaLake; all ten",
@@ -112,7 +112,8 @@ def test_a_wrong_root_says_what_was_expected_and_found(copied, place, message):
 
 
 def test_geotiffs(tmp_path):
-    from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
+    from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+    from fedrs_lightning.synth.sample import write_sample
 
     write_sample(tmp_path / "ms", EuroSATSample(tiles=2, layout="EuroSAT_MS", defects=("wrong-size", "truncated")))
     for deep in (False, True):

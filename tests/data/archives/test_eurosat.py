@@ -21,8 +21,9 @@ from fedrs_lightning.data import (
 from fedrs_lightning.data.archives.eurosat.archive import ALL, RGB
 from fedrs_lightning.data.archives.eurosat.files import ALL_BANDS_PATH, BANDS, CLASSES, decode_all, decode_rgb, scan
 from fedrs_lightning.data.packs.fields import mean_std
-from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
 from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+from fedrs_lightning.synth.sample import write_sample
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -18,9 +18,9 @@ from fedrs_lightning.data import (
     Vaihingen,
 )
 from fedrs_lightning.data.clients.domain import CropRule
-from fedrs_lightning.data.synth.aerial import AerialSample
-from fedrs_lightning.data.synth.aerial_files import write_sample
 from fedrs_lightning.errors import ConfigError, DataError
+from fedrs_lightning.synth.aerial.sample import AerialSample
+from fedrs_lightning.synth.sample import write_sample
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "data"
 TRAIN, TEST = ("2_10", "2_11", "2_12", "3_10"), ("2_13", "2_14")

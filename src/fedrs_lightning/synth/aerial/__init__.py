@@ -1,0 +1,1 @@
+"""Potsdam, Vaihingen and LoveDA: towns and country from the air, archives, and planted defects."""

@@ -1,0 +1,1 @@
+"""BigEarthNet: patches and products, land cover, archive, and planted defects."""

@@ -1,0 +1,200 @@
+"""Countries, products and patch names of the synthetic BigEarthNet archive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedrs_lightning.data.archives.bigearthnet.files import COUNTRIES
+
+CLIENTS = COUNTRIES[:8]
+SPLIT = ("train",) * 6 + ("validation",) * 2 + ("test",) * 2
+"""Split of patch n of a country is `SPLIT[n % 10]`."""
+
+_COLUMNS = {"train": (0, 54), "validation": (54, 73), "test": (73, 91)}
+"""Of a tile, which has 91 rows: the official split is by blocks too."""
+
+_ROWS = 91
+
+
+@dataclass(frozen=True)
+class Product:
+    """One acquisition of one tile.
+
+    Attributes:
+        sensor, day, time, orbit: as in the name.
+        tile: MGRS name without the T.
+        corner: easting and northing of the tile's upper left corner, metres in its UTM zone.
+    """
+
+    sensor: str
+    day: str
+    time: str
+    orbit: str
+    tile: str
+    corner: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        """Of the product folder."""
+        return f"{self.sensor}_MSIL2A_{self.day}T{self.time}_N9999_{self.orbit}_T{self.tile}"
+
+    @property
+    def epsg(self) -> int:
+        """Code of the tile's coordinate reference system, WGS 84 / UTM north."""
+        return 32600 + int(self.tile[:2])
+
+
+# Country, kind of its patches, and what `Product` lists. The real archive ends in May 2018. All these days are
+# later, so no id here is that of a real patch.
+_TABLE = """
+Finland     summer   S2B 20180704 094029 R036 35VNL 499980 7100040
+Finland     summer   S2A 20180608 101021 R022 34VER 499980 7100040
+Ireland     summer   S2A 20180612 113321 R080 29UPU 600000 5900040
+Ireland     summer   S2A 20180722 113321 R080 29UPV 600000 6000000
+Serbia      summer   S2B 20180820 093029 R136 34TEQ 499980 5000040
+Serbia      summer   S2A 20180808 094031 R036 34TCR 300000 5100000
+Austria     summer   S2A 20180618 101031 R022 33UUP 300000 5400000
+Austria     summer   S2B 20180826 095029 R079 33UXP 600000 5400000
+Belgium     summer   S2B 20180824 105019 R051 31UER 499980 5600040
+Lithuania   summer   S2B 20180803 094029 R036 35ULA 300000 6100020
+Lithuania   summer   S2A 20180725 100031 R122 34UDG 399960 6200040
+Portugal    summer   S2A 20180818 112121 R037 29SNC 499980 4300020
+Portugal    summer   S2A 20180709 112111 R037 29SND 499980 4400040
+Switzerland summer   S2A 20180813 103021 R108 32TMT 399960 5300040
+Kosovo      outside  S2A 20181203 093351 R136 34TEN 499980 4800000
+Luxembourg  outside  S2A 20180915 104031 R008 31UGR 699960 5600040
+Austria     winter   S2B 20181219 101029 R022 33UUP 300000 5400000
+Ireland     cloud    S2B 20180713 115359 R023 29UPB 600000 6200040
+Finland     snow     S2A 20181106 094131 R036 35VNJ 499980 6900000
+"""
+_PRODUCTS: dict[tuple[str, str], list[Product]] = {}
+for _row in _TABLE.strip().splitlines():
+    _country, _kind, *_name, _east, _north = _row.split()
+    _PRODUCTS.setdefault((_country, _kind), []).append(Product(*_name, (int(_east), int(_north))))  # type: ignore[call-arg, arg-type]
+
+# Patches of a thousand in which a class occurs, by class in canonical order (Finland, Ireland, ..., Switzerland):
+# rounded from the summer rows of the official table. 0: the class does not occur in the country.
+_FREQUENCY = np.asarray(
+    [
+        (37, 92, 152, 396, 719, 145, 99, 504),
+        (10, 19, 28, 43, 91, 36, 31, 101),
+        (217, 355, 556, 721, 709, 426, 452, 653),
+        (0, 0, 20, 131, 0, 5, 282, 20),
+        (2, 707, 111, 280, 614, 340, 159, 267),
+        (0, 61, 306, 277, 659, 507, 234, 267),
+        (203, 109, 350, 337, 280, 384, 157, 91),
+        (0, 0, 0, 0, 0, 0, 420, 0),
+        (73, 51, 517, 362, 526, 219, 420, 198),
+        (656, 142, 32, 205, 53, 440, 118, 357),
+        (632, 73, 57, 284, 126, 476, 207, 655),
+        (0, 14, 122, 22, 0, 8, 16, 59),
+        (3, 57, 1, 5, 36, 6, 58, 16),
+        (344, 91, 346, 31, 32, 295, 418, 65),
+        (1, 4, 0, 0, 0, 10, 7, 0),
+        (81, 103, 26, 31, 9, 35, 1, 14),
+        (3, 2, 0, 0, 0, 0, 11, 0),
+        (196, 19, 80, 83, 36, 130, 61, 120),
+        (251, 245, 0, 0, 0, 163, 65, 0),
+    ],
+    dtype=np.float64,
+)
+_LIKE = {"Kosovo": "Serbia", "Luxembourg": "Belgium"}
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One patch of the archive.
+
+    Attributes:
+        country: where it lies.
+        kind: `summer` for the patches of the eight clients; `outside`, `winter`, `cloud` and `snow` stand for what a
+            filter leaves out.
+        number: from 0, inside country and kind.
+    """
+
+    country: str
+    kind: str
+    number: int
+
+    @property
+    def domain(self) -> int:
+        """Number of the domain: one each country."""
+        return COUNTRIES.index(self.country)
+
+    @property
+    def split(self) -> str:
+        """Name of the split."""
+        return SPLIT[self.number % len(SPLIT)]
+
+    @property
+    def product(self) -> Product:
+        """The acquisition it is cut from; the patches of a country take turns."""
+        products = _PRODUCTS[self.country, self.kind]
+        return products[self.number // len(SPLIT) % len(products)]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Column and row inside the tile; each split fills columns of its own, from the north."""
+        turn, inside = divmod(self.number, len(SPLIT))
+        turn //= len(_PRODUCTS[self.country, self.kind])
+        position = turn * SPLIT.count(self.split) + inside - SPLIT.index(self.split)
+        left, right = _COLUMNS[self.split]
+        row, column = divmod(position, right - left)
+        return left + column, row
+
+    @property
+    def id(self) -> str:
+        """As in the official archive: 50 characters."""
+        column, row = self.place
+        return f"{self.product.name}_{column:02d}_{row:02d}"
+
+    @property
+    def corner(self) -> tuple[int, int]:
+        """Easting and northing of the patch's upper left corner, metres."""
+        column, row = self.place
+        return self.product.corner[0] + 1200 * column, self.product.corner[1] - 1200 * row
+
+    @property
+    def s1_name(self) -> str:
+        """Of a radar patch of the same place."""
+        column, row = self.place
+        return f"S1A_IW_GRDH_1SDV_{self.product.day}T050000_{self.product.tile}_{column}_{row}"
+
+    @property
+    def s2v1_name(self) -> str:
+        """As the first release would have named it: nothing padded."""
+        column, row = self.place
+        product = self.product
+        return f"{product.sensor}_MSIL2A_{product.day}T{int(product.time)}_{column}_{row}"
+
+
+def largest() -> int:
+    """Most patches that every country has room for."""
+    fewest = min(map(len, _PRODUCTS.values()))
+    rooms = [(right - left) * _ROWS // SPLIT.count(name) for name, (left, right) in _COLUMNS.items()]
+    return fewest * min(rooms) * len(SPLIT)
+
+
+def patches(per_country: int) -> list[Patch]:
+    """All patches of an archive: those of the eight clients, and one each that a season or a flag leaves out."""
+    found = [Patch(country, "summer", number) for country in CLIENTS for number in range(per_country)]
+    return found + [Patch(country, kind, 0) for country, kind in _PRODUCTS if kind != "summer"]
+
+
+def class_weights(country: str, strength: float) -> np.ndarray:
+    """Relative weight of each class in a country's patches, float64 [19].
+
+    Classes that the country does not have stay away at any strength. The weights of the others move from the mean of
+    all countries to the country's own; they are square roots of the frequencies, so that rare classes occur in small
+    samples.
+
+    Args:
+        country: one of `COUNTRIES`.
+        strength: T in [0, 1].
+    """
+    own = _FREQUENCY[:, CLIENTS.index(_LIKE.get(country, country))]
+    common = np.asarray([row[row > 0].mean() for row in _FREQUENCY])
+    weights = np.where(own > 0, np.sqrt(common) ** (1 - strength) * np.sqrt(np.maximum(own, 1)) ** strength, 0.0)
+    return weights / weights.sum()

@@ -1,0 +1,1 @@
+"""EuroSAT: its ten classes as scenes, tiles, and planted defects."""
