@@ -241,8 +241,8 @@ def test_wrong_options(tmp_path, capsys):
     for argv, message in (
         ([], "name an archive and its --root, or a --config: an experiment file or a data file, such as configs"),
         (["--config", config, "--root", "y"], "unknown option '--root"),
-        (["eurosta", "--root", "y"], "there is no class 'eurosta'; did you mean 'EuroSAT'?"),
-        (["no_such_module.Archive", "--root", "y"], "there is no 'no_such_module.Archive' to import"),
+        (["eurosta", "--root", "y"], "'eurosta' is no archive; did you mean 'EuroSAT'?"),
+        (["no_such_module.Archive", "--root", "y"], "'no_such_module.Archive' is no archive"),
         (["--config", config, "--data.archive.rot", "y"], "did you mean 'root'"),
     ):
         code, out, err = run(capsys, *argv)
