@@ -1,4 +1,4 @@
-"""A mistake is found before torch is loaded, and a run loads what it uses alone: asserted on the modules of real runs."""
+"""A mistake is found before torch is loaded, and a run loads what it uses alone: asserted on real runs."""
 
 import subprocess
 import sys
@@ -88,7 +88,7 @@ def test_a_classification_run_loads_what_it_uses(config, libraries, tmp_path):
     for part, used in (("methods", {"base"}), ("tasks", {"base", "classification", "metrics"})):
         assert {name.split(".")[2] for name in mine if name.startswith(f"fedrs_lightning.{part}.")} == used
     assert not [name for name in mine if "segmentation" in name or name.endswith((".plots", ".pictures"))]
-    # torch's compiler, torchvision, matplotlib and scipy come with lightning and torch's optimisers; nothing more of them
+    # torch's compiler, torchvision, matplotlib and scipy come with lightning and torch's optimisers; no more of them
     grown = ("torch._dynamo", "torch._inductor", "torchvision", "matplotlib", "scipy")
     assert {name for name in loaded - libraries if name.startswith(grown)} == set()
 
@@ -109,8 +109,6 @@ def test_segmentation_and_loggers_load_their_libraries(config, tmp_path):
     loaded, _ = modules(CALL, "fit", "--config", config.write(), *loggers)
     assert {"segmentation_models_pytorch", "rasterio", "tensorboard", "wandb"} <= loaded
     assert "pyarrow" not in loaded
-
-
 
 
 @pytest.mark.parametrize(
@@ -135,7 +133,7 @@ def test_a_refusal_takes_nothing_of_others_away(fit, tmp_path):
     first = fit("--schedule.num_rounds", 1)
     assert first.code == 0
     assert "there are 3 clients" in fit("--schedule.clients_per_round", 9).line
-    assert [path for path in (tmp_path / "runs" / "tiny").iterdir()] == [first.store.path]
+    assert list((tmp_path / "runs" / "tiny").iterdir()) == [first.store.path]
     (tmp_path / "mine").mkdir()
     assert "there are 3 clients" in fit("--schedule.clients_per_round", 9, "--run.dir", tmp_path / "mine").line
     assert (tmp_path / "mine").is_dir()

@@ -122,8 +122,8 @@ def test_what_no_longer_fits_its_record_is_given_to_fit_again(command, capsys):
     for text in ("method: FedBN\n", "method: FedBN\ndata: part.yaml\n"):
         Path("x.yaml").write_text(text)
         before = len(calls())
-        assert sweep.main(arguments(), command) == 0
-        assert len(calls()) == before + 4
+        assert sweep.main(arguments("--seeds", "0"), command) == 0
+        assert len(calls()) == before + 2
     Path("part.yaml").write_text("a: 2\n")
     capsys.readouterr()
     assert (
