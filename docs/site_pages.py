@@ -32,12 +32,16 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages, and the files of the repository to which they link."""
     for name, page in PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
-        files.append(File.generated(config, page, content=LINK.sub(lambda link: link[1] + moved(link[2]) + link[3], text)))
+        files.append(
+            File.generated(config, page, content=LINK.sub(lambda link: link[1] + moved(link[2]) + link[3], text))
+        )
         for target in {link[1] for link in LINK.findall(text)} - PAGES.keys():
             if not target.startswith("docs/") and (ROOT / target).is_file():
                 files.append(File.generated(config, target, abs_src_path=str(ROOT / target)))
     for page, module in reference().items():
-        files.append(File.generated(config, page, content=f"---\ntitle: {module.rpartition('.')[2]}\n---\n\n::: {module}\n"))
+        files.append(
+            File.generated(config, page, content=f"---\ntitle: {module.rpartition('.')[2]}\n---\n\n::: {module}\n")
+        )
     return files
 
 
@@ -56,5 +60,7 @@ def reference() -> dict[str, str]:
             if not ast.parse(path.read_text(encoding="utf-8")).body[1:] and len(parts) > 1:
                 continue
         if not any(part.startswith("_") for part in parts):
-            pages["/".join(("reference", *parts)) + ("/index.md" if path.stem == "__init__" else ".md")] = ".".join(parts)
+            pages["/".join(("reference", *parts)) + ("/index.md" if path.stem == "__init__" else ".md")] = ".".join(
+                parts
+            )
     return pages

@@ -20,7 +20,7 @@ def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def imported(tree: ast.Module) -> dict[str, tuple[str, str]]:
     """Module and name there of each name that a file imports."""
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for node in top_level(tree.body):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}

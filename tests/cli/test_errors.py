@@ -393,16 +393,25 @@ def test_moved_data_are_the_same_data(fit, stop, own_tiles, tmp_path):
     assert fit("--data.root", tmp_path / "moved", "--seed", 5, root=tmp_path / "other").digest == reference.digest
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Folder and reference of `stopped`, trained once for all tests that damage a copy."""
+    return {"folder": tmp_path_factory.mktemp("stopped")}
+
+
 @pytest.fixture
-def stopped(fit, stop, tmp_path):
+def stopped(fit, stop, tmp_path, trained):
     """A run stopped after round 3 of 4, with the checkpoints of rounds 2 and 3, and the digest it must end with."""
     options = ("--method", "FedBN", "--schedule.num_rounds", 4)
-    reference = fit(*options, root=tmp_path / "reference")
-    stop(3)
-    ran = fit(*options)
-    assert ran.code == 130
-    assert len(list((ran.store.path / "checkpoints").iterdir())) == 2
-    return ran.store.path, options, reference
+    if "reference" not in trained:
+        trained["reference"] = fit(*options, root=trained["folder"] / "reference")
+        stop(3)
+        ran = fit(*options, root=trained["folder"] / "runs")
+        assert ran.code == 130
+        assert len(list((ran.store.path / "checkpoints").iterdir())) == 2
+        trained["path"] = ran.store.path.relative_to(trained["folder"])
+    shutil.copytree(trained["folder"] / "runs", tmp_path / "runs")
+    return tmp_path / trained["path"], options, trained["reference"]
 
 
 DAMAGE = {

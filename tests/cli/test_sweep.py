@@ -122,8 +122,8 @@ def test_what_no_longer_fits_its_record_is_given_to_fit_again(command, capsys):
     for text in ("method: FedBN\n", "method: FedBN\ndata: part.yaml\n"):
         Path("x.yaml").write_text(text)
         before = len(calls())
-        assert sweep.main(arguments(), command) == 0
-        assert len(calls()) == before + 4
+        assert sweep.main(arguments("--seeds", "0"), command) == 0
+        assert len(calls()) == before + 2
     Path("part.yaml").write_text("a: 2\n")
     capsys.readouterr()
     assert (
@@ -233,7 +233,7 @@ def test_interrupt_stops_the_child_first_and_the_next_sweep_continues(command, t
         (["--job", "2"], "did you mean '--jobs'?"),
         (["--jobs", "0"], "0 is below 1"),
         (["stray"], "'stray' belongs to no option"),
-        (["--config", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        (["--config", "nowhere.yaml"], "--config: no file nowhere.yaml"),
     ],
 )
 def test_mistakes_name_the_way_out_before_anything_runs(command, more, words):
@@ -248,7 +248,7 @@ def test_a_config_is_required_and_must_be_yaml(command):
     with pytest.raises(ConfigError, match="required: --config"):
         sweep.main([], command)
     Path("x.yaml").write_text("a: [1\n")
-    with pytest.raises(ConfigError, match=r"x\.yaml: not valid YAML"):
+    with pytest.raises(ConfigError, match=r"x\.yaml:\d: not valid YAML"):
         sweep.main(arguments(), command)
 
 

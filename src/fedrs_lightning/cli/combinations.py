@@ -1,4 +1,4 @@
-"""What a sweep runs: the product of grids and seeds, and the record of which combination lies in which run directory."""
+"""What a sweep runs: the product of grids and seeds, and which combination lies in which run directory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedrs_lightning import __version__
+from fedrs_lightning.cli.config.yaml_files import YamlFile
 from fedrs_lightning.errors import ConfigError, RunError
 from fedrs_lightning.files import read_json, write_json
 from fedrs_lightning.results.store import RunStore
@@ -161,7 +160,7 @@ def run_root(configs: Sequence[str], extra: Sequence[tuple[str, tuple[str, ...]]
         if key == "run.root":
             return Path(tokens[0].partition("=")[2] if "=" in tokens[0] else tokens[-1])
     for config in reversed(configs):
-        run = _load(Path(config)).get("run")
+        run = YamlFile.read(Path(config), "--config").content.get("run")
         if isinstance(run, Mapping) and isinstance(run.get("root"), str):
             return Path(run["root"])
     return Path("runs")
@@ -244,19 +243,9 @@ def _closure(path: Path, found: dict[Path, None]) -> None:
     if path.resolve() in found:
         return
     found[path.resolve()] = None
-    for text in _strings(_load(path)):
+    for text in _strings(YamlFile.read(path, "--config").content):
         if text.endswith((".yaml", ".yml")) and (path.parent / text).is_file():
             _closure(path.parent / text, found)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"--config {path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: not valid YAML ({' '.join(str(error).split())})") from None
-    return value if isinstance(value, dict) else {}
 
 
 def _strings(value: Any) -> Iterable[str]:

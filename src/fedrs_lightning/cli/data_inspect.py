@@ -122,13 +122,13 @@ def _draw(found: Inspection, dataset: FederatedDataset, federation: Federation, 
 
 def _text(sample_id: str, label: Any, place: int, classes: Sequence[str]) -> str:
     """What stands below a sample: its classes, or the end of its id where it has a mask."""
-    from fedrs_lightning.results.brief import brief_name
+    from fedrs_lightning.results.short_text import short_name
 
     if label is None:
-        return "\n".join(brief_name(part, 22) for part in sample_id.rsplit("/", 2)[-2:])
+        return "\n".join(short_name(part, 22) for part in sample_id.rsplit("/", 2)[-2:])
     if label.ndim == 1:
-        return brief_name(classes[int(label[place])], 24)
-    names = [brief_name(name, 26) for name, value in zip(classes, label[place], strict=True) if value > 0.5]
+        return short_name(classes[int(label[place])], 24)
+    names = [short_name(name, 26) for name, value in zip(classes, label[place], strict=True) if value > 0.5]
     return "\n".join(names if len(names) <= 5 else [*names[:4], f"and {len(names) - 4} more"]) or "no class"
 
 

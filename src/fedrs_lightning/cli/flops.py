@@ -176,7 +176,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
         "A multiplication and an addition are two operations; convolutions and products of matrices count, modulation "
         "by its formula,\n"
         "nothing else that works entry by entry. One client with one batch; passes outside: before and after the "
-        "steps of a visit."
+        "steps of local training."
     )
 
 

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedrs_lightning.results.brief import brief_name, brief_number
+from fedrs_lightning.results.short_text import short_name, short_number
 
 NAME = 24  # letters of a class or client
 CLIENTS, WIDE = 60, 24  # rows, and columns, of clients that are shown; --json has all
@@ -39,7 +39,7 @@ def _samples(console: Console, facts: dict[str, Any]) -> None:
     own = any("test" in client for client in facts["clients"])
     ratio = facts["largest_to_smallest"]
     weights = (
-        "some clients have none to train on" if ratio is None else f"weights largest : smallest = {brief_number(ratio)}"
+        "some clients have none to train on" if ratio is None else f"weights largest : smallest = {short_number(ratio)}"
     )
     table = _table(console, f"samples; {weights}", "client")
     for title in ("train", "own test", "weight") if own else ("train", "weight"):
@@ -50,7 +50,7 @@ def _samples(console: Console, facts: dict[str, Any]) -> None:
         row += [str(client["test"]["num_samples"]) if "test" in client else "none"] if own else []
         lacking = client["classes_lacking"]
         known = len(facts["class_names"]) - len(lacking)
-        brief = [brief_name(name, 18) for name in lacking]
+        brief = [short_name(name, 18) for name in lacking]
         row += [
             f"{100 * client['weight']:.1f}%",
             ", ".join(brief) if len(brief) <= 3 else f"{len(brief)} classes (has {known})",
@@ -95,7 +95,7 @@ def _label_sets(console: Console, facts: dict[str, Any]) -> None:
         if not found["most_frequent"]:
             continue
         first = found["most_frequent"][0]
-        text = " + ".join(brief_name(word, 20) for word in first["classes"]) or "no class"
+        text = " + ".join(short_name(word, 20) for word in first["classes"]) or "no class"
         table.add_row(owner, name, str(found["distinct"]), f"{text} ({first['num_samples']})")
     console.print(table)
 
@@ -123,7 +123,7 @@ def _bands(console: Console, facts: dict[str, Any]) -> None:
             table.add_column(title, justify="right")
         for band in pooled:
             values = [band[name] for name in ("mean", "deviation", "min", "p1", "p50", "p99", "max")]
-            table.add_row(brief_name(band["band"], NAME), *map(brief_number, values))
+            table.add_row(short_name(band["band"], NAME), *map(short_number, values))
         console.print(table)
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for client in [client for client in facts["clients"][:WIDE] if client["train"]["bands"]]:
@@ -146,7 +146,7 @@ def _wide(
     """A table with one column a client, continued below where the terminal is too narrow."""
     first = max([len(head), *(min(len(name), NAME) for _, name in rows)])
     cells = [
-        (name, [brief_number(value(content, number)) if value(content, number) else "-" for number, _ in rows])
+        (name, [short_number(value(content, number)) if value(content, number) else "-" for number, _ in rows])
         for name, content in columns
     ]
     start = 0
@@ -161,7 +161,7 @@ def _wide(
         for name, _ in cells[start:stop]:
             table.add_column(name, justify="right", no_wrap=True)
         for place, (_, name) in enumerate(rows):
-            table.add_row(brief_name(name, NAME), *(content[place] for _, content in cells[start:stop]))
+            table.add_row(short_name(name, NAME), *(content[place] for _, content in cells[start:stop]))
         console.print(table)
         start = stop
 
@@ -175,7 +175,7 @@ def _splits(facts: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def _client(client: dict[str, Any]) -> str:
-    return brief_name(named(client), NAME)
+    return short_name(named(client), NAME)
 
 
 def named(client: dict[str, Any]) -> str:

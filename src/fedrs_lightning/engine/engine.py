@@ -377,13 +377,11 @@ def _check_batches(loader: ClientLoader, clients: Sequence[Client], task: Task) 
     for client in clients:
         who = f"client {client.id}" + (f" ({client.name})" if client.name else "")
         if client.num_samples == 0:
-            raise ConfigError(
-                f"{who} has no training samples; leave it out of the data (data.init_args), or deal to fewer clients"
-            )
+            raise ConfigError(f"{who} has no training samples; leave it out, or share the data among fewer clients")
         if normalises and client.num_samples == 1:
             raise ConfigError(
                 f"{who} has 1 training sample, and batch normalisation cannot train on a batch of 1; leave the client "
-                "out of the data (data.init_args), deal to fewer clients, or take a network without batch normalisation"
+                "out of the data (data.init_args), share the data among fewer clients, or take a network without batch normalisation"
             )
         if normalises and min(loader.batch_sizes(client.id)) == 1:
             raise ConfigError(

@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from fedrs_lightning.results.brief import brief_name, brief_number
 from fedrs_lightning.results.plots import COLOURS, STYLE, STYLES, save
+from fedrs_lightning.results.short_text import short_name, short_number
 
 GREY = "#eeeeee"
 MANY = 28  # clients with a line style of their own; beyond them lines are grey
@@ -61,16 +61,16 @@ def plot_class_heat_map(
                 axes.text(
                     column,
                     row,
-                    brief_number(int(counts[row, column])),
+                    short_number(int(counts[row, column])),
                     ha="center",
                     va="center",
                     fontsize=7,
                     color="white" if dark else "black",
                 )
-        names = [brief_name(name, 30) for name in classes]
+        names = [short_name(name, 30) for name in classes]
         axes.set_xticks(range(len(classes)), names, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
         every = -(-len(clients) // 60)
-        axes.set_yticks(range(0, len(clients), every), [brief_name(name, 24) for name in clients[::every]], fontsize=8)
+        axes.set_yticks(range(0, len(clients), every), [short_name(name, 24) for name in clients[::every]], fontsize=8)
         axes.set_title(f"{title}\ncolour: share of the client's training data; grey: none", fontsize=9)
         figure.colorbar(image, ax=axes, shrink=0.8, format=mpl.ticker.PercentFormatter(xmax=1, decimals=0))
         return save(figure, out)
@@ -133,7 +133,7 @@ def plot_band_histograms(
                 mpl.lines.Line2D([], [], color=COLOURS[number % len(COLOURS)], ls=_style(number))
                 for number in range(len(clients))
             ]
-            figure.legend(handles, [brief_name(name, 20) for name in clients], loc="outside right upper", fontsize=8)
+            figure.legend(handles, [short_name(name, 20) for name in clients], loc="outside right upper", fontsize=8)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         return save(figure, out)
 
@@ -217,7 +217,7 @@ def plot_samples(sheet: Sheet, out: Path, title: str) -> Path:
             axes.set_xlabel(text, fontsize=6.5)
         if sheet.classes and sheet.palette is not None:
             handles = [
-                mpl.patches.Patch(facecolor=sheet.palette[index] / 255, edgecolor="#888888", label=brief_name(name, 24))
+                mpl.patches.Patch(facecolor=sheet.palette[index] / 255, edgecolor="#888888", label=short_name(name, 24))
                 for index, name in enumerate(sheet.classes)
             ]
             figure.legend(handles=handles, loc="outside lower center", ncols=min(len(sheet.classes), 5), fontsize=7)

@@ -136,7 +136,7 @@ def plot_by_class(
         )
         left.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
         left.set_yticks(range(len(clients)), _client_names(store, clients), fontsize=7)
-        left.set_title("last visit of each client")
+        left.set_title("last local training of each client")
         figure.colorbar(image, ax=left)
         for index, (key, name) in enumerate(zip(keys, names, strict=True)):
             rounds = sorted({row["round"] for row in rows if row.get(key) is not None})

@@ -28,8 +28,8 @@ from fedrs_lightning.data import (
 )
 from fedrs_lightning.data.clients.inspection import inspect_data
 from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.results.brief import brief_name, brief_number
 from fedrs_lightning.results.data_pictures import composites, stretch
+from fedrs_lightning.results.short_text import short_name, short_number
 
 
 def compare(bands, pixels, moments_of, pixels_of):
@@ -361,8 +361,8 @@ def test_composites_and_stretch():
 
 
 def test_brief():
-    assert [brief_number(value) for value in (0, 9999, 12345, 4_560_000, 999_999, 0.12345, 85.004, 2.0)] == [
+    assert [short_number(value) for value in (0, 9999, 12345, 4_560_000, 999_999, 0.12345, 85.004, 2.0)] == [
         "0", "9999", "12.3k", "4.56M", "1M", "0.123", "85", "2",
     ]  # fmt: skip
-    assert brief_name("short", 10) == "short"
-    assert len(brief_name("Land principally occupied by agriculture", 20)) <= 20
+    assert short_name("short", 10) == "short"
+    assert len(short_name("Land principally occupied by agriculture", 20)) <= 20

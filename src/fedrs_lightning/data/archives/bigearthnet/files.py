@@ -211,7 +211,8 @@ def v1_fault(path: Path) -> str | None:
 
 def _version_one(path: Path, sign: str) -> str:
     return (
-        f"{path}: this is BigEarthNet v1.0 ({sign}); its pixels, labels and splits are others than those of v2.0 and the "
+        f"{path}: this is BigEarthNet v1.0 ({sign}); its pixels, labels and splits are others than those of v2.0 and "
+        "the "
         "two must not be mixed; download BigEarthNet v2.0 (BigEarthNet-S2.tar.zst and metadata.parquet)"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def brief_number(value: float) -> str:
+def short_number(value: float) -> str:
     """Up to five characters: `0`, `9999`, `12.3k`, `4.56M`, `0.12`."""
     if isinstance(value, float) and not value.is_integer() and abs(value) < 1000:
         return f"{value:.3g}" if abs(value) >= 0.001 else f"{value:.0e}"
@@ -15,7 +15,7 @@ def brief_number(value: float) -> str:
     return f"{value:.1e}"
 
 
-def brief_name(name: str, length: int) -> str:
+def short_name(name: str, length: int) -> str:
     """The name, or as many of its first and last letters as fit, with an ellipsis between."""
     if len(name) <= length:
         return name
