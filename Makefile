@@ -47,7 +47,7 @@ CPUS := ONEDNN_MAX_CPU_ISA=DEFAULT ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SS
 TRAINING := tests/engine tests/golden tests/methods tests/models tests/nn tests/tasks tests/test_states.py \
 	tests/test_add_a_method.py tests/cli/test_fit.py
 
-test-cpus: setup ## the tests that train, as on other processors (half an hour)
+test-cpus: setup ## the tests that train, as on other processors (a quarter of an hour)
 	failed=0; for cpu in $(CPUS); do echo "== $$cpu"; env $$cpu $(BIN)/python -m pytest -q $(TRAINING) || failed=1; done; exit $$failed
 
 lint: setup ## ruff and mypy
