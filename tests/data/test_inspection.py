@@ -25,8 +25,8 @@ from fedrs_lightning.data import (
 )
 from fedrs_lightning.data.inspection import inspect_data
 from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.results.short_text import short_name, short_number
 from fedrs_lightning.results.data_pictures import composites, stretch
+from fedrs_lightning.results.short_text import short_name, short_number
 
 
 def compare(bands, pixels, moments_of, pixels_of):

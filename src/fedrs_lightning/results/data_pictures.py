@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from fedrs_lightning.results.short_text import short_name, short_number
 from fedrs_lightning.results.plots import COLOURS, STYLE, STYLES, save
+from fedrs_lightning.results.short_text import short_name, short_number
 
 GREY = "#eeeeee"
 MANY = 28  # clients with a line style of their own; beyond them lines are grey
