@@ -1,4 +1,4 @@
-"""Every mistake a user can repair ends in one line, exit code 2 and no traceback, and costs nothing that was finished."""
+"""Every mistake a user can repair ends in one line and exit code 2, and costs nothing that was finished."""
 
 import os
 import shutil

@@ -402,7 +402,7 @@ def test_the_table_is_that_of_the_run(fit):
 
 
 def test_a_complete_run_answers_for_its_own_data_only(fit, own_tiles, tmp_path):
-    """The folder of the data is not in the run's name: the same tiles elsewhere are the same run, other tiles are not."""
+    """The folder of the data is not in the run's name: the same tiles elsewhere are the same run, others are not."""
     assert fit("--schedule.num_rounds", 1).code == 0
     moved = fit("--schedule.num_rounds", 1, "--data.init_args.root", own_tiles)
     assert "complete already, on the same data under another path" in moved.out

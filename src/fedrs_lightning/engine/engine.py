@@ -381,7 +381,7 @@ def _check_batches(loader: ClientLoader, clients: Sequence[Client], task: Task) 
         if normalises and client.num_samples == 1:
             raise ConfigError(
                 f"{who} has 1 training sample, and batch normalisation cannot train on a batch of 1; leave the client "
-                "out of the data (data.init_args), share the data among fewer clients, or take a network without batch normalisation"
+                "out, share the data among fewer clients, or take a network without batch normalisation"
             )
         if normalises and min(loader.batch_sizes(client.id)) == 1:
             raise ConfigError(

@@ -55,7 +55,7 @@ class ClientMemory:
             ) from None
 
     def save(self, client_id: int, round: int, state: State) -> bool:
-        """Write the version of `round`; it counts once `commit` names it. Returns whether there was anything to keep."""
+        """Write the version of `round`; it counts once `commit` names it. Returns whether there was anything."""
         if not state:
             return False
         path = self.path(client_id, round)

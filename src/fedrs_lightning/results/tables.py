@@ -42,7 +42,7 @@ class Group:
 
 @dataclass
 class Collection:
-    """Groups in order of first appearance, runs that are not complete (with the reason), and notes on what was found."""
+    """Groups in order of first appearance, runs that are not complete with the reason, and notes."""
 
     groups: list[Group]
     left_out: list[tuple[RunStore, str]]
@@ -294,7 +294,7 @@ def _table(experiment: str, groups: list[Group], metrics: Sequence[str]) -> Tabl
 
 
 def _beside(group: Group, protocol: str | None) -> Cell | None:
-    """What stands beside the headline: its score under another protocol, or, where it is pooled, its mean over clients."""
+    """What stands beside the headline: its score under another protocol, or the mean of a pooled one over clients."""
     own, metric = group.headline
     score = metric.removesuffix(POOLED)
     if protocol == own or (protocol is None and score == metric):
@@ -350,7 +350,7 @@ def _caption(experiment: str, groups: list[Group], metrics: Sequence[str], mixed
 
 
 def _steps(results: Sequence[Record]) -> list[str]:
-    """How long the runs trained: their optimiser steps over their clients, since rounds and epochs alone do not say it."""
+    """Optimiser steps of the runs over their clients, since rounds and epochs alone do not say how long they trained."""
     known = [(result.get("optimizer_steps"), result.get("num_clients")) for result in results]
     shares = sorted(
         {steps / clients for steps, clients in known if isinstance(steps, int) and isinstance(clients, int) and clients}
