@@ -31,6 +31,7 @@ from fedrs_lightning.synth.aerial.scene import AerialScene, Kind
 from fedrs_lightning.synth.aerial.town import street
 from fedrs_lightning.synth.sample import write_sample
 from fedrs_lightning.synth.scenes import spectra
+from fedrs_lightning.synth.scenes.scene import Boxes
 from fedrs_lightning.synth.scenes.shift import SpectralShift, Style
 
 from .gap import spatial_gap, spectral_gap
@@ -187,7 +188,7 @@ def test_scene_measures_in_metres():
     assert np.allclose(heading, 0.3)
     # Many objects are stamped in parts; the numbers stay those of the list.
     centres = scene.rng.uniform(-18, 18, (40, 2))
-    owner = scene.stamp(np.concatenate([[[500.0, 0.0]], centres]), np.full((41, 2), 0.5), np.zeros(41))
+    owner = scene.stamp(Boxes(np.concatenate([[[500.0, 0.0]], centres]), np.full((41, 2), 0.5), np.zeros(41)))
     assert set(np.unique(owner)) <= set(range(-1, 41)) - {0}
     assert np.all(scene.at(owner, centres) >= np.arange(1, 41))  # of two that overlap, the later one
     tower = np.where((np.abs(scene.x) < 2) & (np.abs(scene.y) < 2), 0, -1)

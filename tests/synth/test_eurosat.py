@@ -20,7 +20,7 @@ from fedrs_lightning.synth.eurosat import defects
 from fedrs_lightning.synth.eurosat.sample import EuroSATSample, encode_jpeg, paint_scene, render_tile
 from fedrs_lightning.synth.sample import write_sample
 from fedrs_lightning.synth.scenes import sensor, spectra
-from fedrs_lightning.synth.scenes.scene import Scene, blur
+from fedrs_lightning.synth.scenes.scene import Boxes, Scene, blur
 from fedrs_lightning.synth.scenes.shift import SpectralShift, Style, spatial_style
 
 from .gap import run_lengths, spatial_gap, spectral_gap
@@ -220,12 +220,11 @@ def test_scene_primitives():
     field = np.stack([Scene(640, 5, numpy_stream(number, "test"), Style()).noise(40) for number in range(60)])
     assert field.std() == pytest.approx(1, abs=0.03)
     assert np.mean(field[:, :, :-8] * field[:, :, 8:]) == pytest.approx(np.exp(-1), abs=0.06)  # correlation at 40 m
-    owner = scene.stamp(
-        np.asarray([[0.0, 0.0], [100.0, 50.0]]), np.asarray([[40.0, 20.0], [30.0, 30.0]]), np.asarray([0.5, 0.0])
-    )
+    centres, halves = np.asarray([[0.0, 0.0], [100.0, 50.0]]), np.asarray([[40.0, 20.0], [30.0, 30.0]])
+    owner = scene.stamp(Boxes(centres, halves, np.asarray([0.5, 0.0])))
     assert np.count_nonzero(owner == 0) * 25 == pytest.approx(80 * 40, rel=0.05)
     assert np.count_nonzero(owner == 1) * 25 == pytest.approx(60 * 60, rel=0.05)
-    disc = scene.stamp(np.asarray([[0.0, 0.0]]), np.asarray([[50.0, 50.0]]), np.zeros(1), round_=True)
+    disc = scene.stamp(Boxes(np.asarray([[0.0, 0.0]]), np.asarray([[50.0, 50.0]]), np.zeros(1)), round_=True)
     assert np.count_nonzero(disc == 0) * 25 == pytest.approx(np.pi * 2500, rel=0.05)
     owner, count = scene.parcels(200, 100, 10)
     assert np.array_equal(np.unique(owner), np.arange(count))
