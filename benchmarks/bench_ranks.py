@@ -12,8 +12,8 @@ import torch
 
 from common import federation, finish, report, scratch
 from fedrs_lightning.engine.engine import Engine
+from fedrs_lightning.engine.ranks.strategy import ClientParallelStrategy
 from fedrs_lightning.engine.settings import Schedule
-from fedrs_lightning.engine.strategy import ClientParallelStrategy
 from fedrs_lightning.methods import FedAvg
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.tasks import ClassificationTask

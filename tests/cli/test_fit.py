@@ -389,7 +389,7 @@ def test_more_ranks_than_clients_is_one_warning(fit, monkeypatch):
     # One rank and no client a round cannot be; the warning is about numbers, so that a stand-in for the number will do.
     monkeypatch.setattr("fedrs_lightning.engine.engine.Engine.world_size", property(lambda self: 3))
     monkeypatch.setattr("fedrs_lightning.cli.fit._train", lambda *arguments: False)
-    monkeypatch.setattr("fedrs_lightning.engine.exchange.Exchange.barrier", lambda self: None)
+    monkeypatch.setattr("fedrs_lightning.engine.ranks.exchange.Exchange.barrier", lambda self: None)
     ran = fit("--schedule.clients_per_round", 2)
     assert ran.err == "warning: 3 ranks for 2 client(s) a round: 1 rank(s) stand idle; lower --fabric.devices\n"
 

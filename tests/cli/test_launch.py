@@ -207,7 +207,7 @@ def test_ranks_that_die_take_all_others_with_them(launch, reference, fit, tmp_pa
 WATCH = """
 import signal, subprocess, sys, time
 from types import SimpleNamespace
-from fedrs_lightning.engine.ranks import RankWatch, watching_ranks
+from fedrs_lightning.engine.ranks.watch import RankWatch, watching_ranks
 
 ranks = [subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(2)]
 watch = RankWatch(ranks)
@@ -265,7 +265,7 @@ def test_a_started_rank_follows_rank_zero():
         "print(os.getpid(), flush=True)\ntime.sleep(100)\n"
     )
     parent = (
-        "import os, subprocess, sys, time\nfrom fedrs_lightning.engine.ranks import RANK_ZERO\n"
+        "import os, subprocess, sys, time\nfrom fedrs_lightning.engine.ranks.watch import RANK_ZERO\n"
         "os.environ[RANK_ZERO] = str(os.getpid())\nsubprocess.Popen([sys.executable, '-c', "
         f"{follower!r}])\ntime.sleep(100)\n"
     )

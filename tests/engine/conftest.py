@@ -18,8 +18,8 @@ from torch import Tensor
 from fedrs_lightning.data import ClientSplit, Federation
 from fedrs_lightning.data.transforms.transform import Transform
 from fedrs_lightning.engine.engine import Engine
+from fedrs_lightning.engine.ranks.strategy import ClientParallelStrategy
 from fedrs_lightning.engine.settings import Schedule
-from fedrs_lightning.engine.strategy import ClientParallelStrategy
 from fedrs_lightning.methods import FedAvg
 from fedrs_lightning.results.store import RunStore
 from fedrs_lightning.seeding import numpy_stream, rng_stream

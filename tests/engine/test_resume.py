@@ -172,7 +172,7 @@ def test_a_warning_from_the_scheduler_stops_all_ranks_at_the_end_of_the_round(tm
     path = tmp_path / "preempted"
 
     def arm(engine):
-        from fedrs_lightning.engine.preemption import Preemption
+        from fedrs_lightning.engine.ranks.preemption import Preemption
 
         engine.preemption = Preemption()
         train = engine.local.train

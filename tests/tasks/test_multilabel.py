@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score
 from torch.utils.data import DataLoader
 
-from fedrs_lightning.engine.exchange import Exchange, UploadBuffers
-from fedrs_lightning.engine.strategy import ClientParallelStrategy
+from fedrs_lightning.engine.ranks.exchange import Exchange, UploadBuffers
+from fedrs_lightning.engine.ranks.strategy import ClientParallelStrategy
 from fedrs_lightning.errors import ConfigError, TrainingError
 from fedrs_lightning.seeding import numpy_stream, rng_stream
 from fedrs_lightning.tasks import MultilabelTask

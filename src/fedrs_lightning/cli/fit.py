@@ -23,7 +23,7 @@ from fedrs_lightning.cli.run_directory import (
     report,
     write_result,
 )
-from fedrs_lightning.engine.ranks import ROUNDS_ARE_KEPT
+from fedrs_lightning.engine.ranks.watch import ROUNDS_ARE_KEPT
 from fedrs_lightning.errors import ConfigError, FedrsError, LostContact, TrainingError
 from fedrs_lightning.files import naming_the_place
 from fedrs_lightning.progress import waiting
@@ -127,8 +127,8 @@ def _run(run: Run, state: str) -> int:
     with waiting("loading data set, network and method", rank()):
         built = build(run)
     from fedrs_lightning.engine.callbacks import ProgressBars
-    from fedrs_lightning.engine.exchange import contact
-    from fedrs_lightning.engine.ranks import watching_ranks
+    from fedrs_lightning.engine.ranks.exchange import contact
+    from fedrs_lightning.engine.ranks.watch import watching_ranks
     from fedrs_lightning.engine.settings import started_externally
 
     if built.fabric.compile:
@@ -174,7 +174,7 @@ def _run(run: Run, state: str) -> int:
 def _launch(
     built: Experiment, federation: Federation | None, callbacks: list[Any], loggers: list[RoundLogger]
 ) -> L.Fabric:
-    from fedrs_lightning.engine.strategy import build_fabric
+    from fedrs_lightning.engine.ranks.strategy import build_fabric
 
     all_clients = 1 if federation is None or built.method.pools_clients else len(federation.clients)
     num_clients = min(all_clients, built.schedule.clients_per_round or all_clients)
@@ -189,7 +189,7 @@ def _launch(
 
 def _engine(run: Run, built: Experiment, fabric: L.Fabric, federation: Federation) -> Engine:
     from fedrs_lightning.engine.engine import Engine
-    from fedrs_lightning.engine.preemption import Preemption
+    from fedrs_lightning.engine.ranks.preemption import Preemption
 
     engine = Engine(
         fabric,
@@ -220,7 +220,7 @@ def _engine(run: Run, built: Experiment, fabric: L.Fabric, federation: Federatio
 def _train(engine: Engine, run: Run, loggers: Sequence[RoundLogger], ids: dict[str, str]) -> bool:
     """Run what is left to run; False when the scheduler's warning ended it early."""
     from fedrs_lightning.engine.engine import logged
-    from fedrs_lightning.engine.preemption import requeue
+    from fedrs_lightning.engine.ranks.preemption import requeue
 
     open_run(engine, run)
     engine.resume()

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fedrs {__version__}")
         return 0
     if name not in COMMANDS:
-        from fedrs_lightning.cli.nearest_names import nearest
+        from fedrs_lightning.cli.config.nearest_names import nearest
 
         print(f"fedrs: unknown command '{name}'{nearest(name, COMMANDS, 'choose from')}", file=sys.stderr)
         return 2

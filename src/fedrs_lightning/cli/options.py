@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedrs_lightning.cli.nearest_names import nearest
+from fedrs_lightning.cli.config.nearest_names import nearest
 from fedrs_lightning.errors import ConfigError
 
 

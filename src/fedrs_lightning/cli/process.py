@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TextIO
 
-from fedrs_lightning.engine.ranks import RANK_ZERO
+from fedrs_lightning.engine.ranks.watch import RANK_ZERO
 from fedrs_lightning.progress import waiting
 
 LIBRARIES = ("lightning", "lightning.fabric", "lightning.pytorch")

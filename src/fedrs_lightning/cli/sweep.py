@@ -26,7 +26,7 @@ from fedrs_lightning.cli.combinations import (
     parse_seeds,
     run_root,
 )
-from fedrs_lightning.cli.nearest_names import nearest
+from fedrs_lightning.cli.config.nearest_names import nearest
 from fedrs_lightning.cli.options import Parser, above
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.progress import Meter, Progress

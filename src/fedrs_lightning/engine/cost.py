@@ -25,9 +25,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedrs_lightning.data.batches.loading import ClientLoader
 from fedrs_lightning.data.clients.federation import ClientSplit, Federation
-from fedrs_lightning.engine.exchange import UploadBuffers
 from fedrs_lightning.engine.local import Composer, LocalTraining
 from fedrs_lightning.engine.memory import ClientMemory
+from fedrs_lightning.engine.ranks.exchange import UploadBuffers
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.nn.modulation import Modulation
 from fedrs_lightning.nn.surgery import parameter_keys

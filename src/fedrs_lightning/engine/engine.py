@@ -21,10 +21,10 @@ from fedrs_lightning.data.clients.federation import ClientSplit, Federation
 from fedrs_lightning.engine.checkpoint import Checkpoint, CheckpointStore
 from fedrs_lightning.engine.cohort import CohortSampler, assign
 from fedrs_lightning.engine.evaluate import Evaluation, Evaluator
-from fedrs_lightning.engine.exchange import Exchange, Gathered, UploadBuffers, contact
 from fedrs_lightning.engine.local import Composer, LocalResult, LocalTraining
 from fedrs_lightning.engine.memory import ClientMemory
-from fedrs_lightning.engine.preemption import Preemption
+from fedrs_lightning.engine.ranks.exchange import Exchange, Gathered, UploadBuffers, contact
+from fedrs_lightning.engine.ranks.preemption import Preemption
 from fedrs_lightning.engine.settings import Schedule
 from fedrs_lightning.errors import ConfigError, FedrsError, RunError, TrainingError
 from fedrs_lightning.methods.base import FedAvg

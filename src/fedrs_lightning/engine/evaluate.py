@@ -23,9 +23,9 @@ from torchmetrics import Metric
 from fedrs_lightning.data.batches.loading import ClientLoader
 from fedrs_lightning.data.clients.federation import ClientSplit, Federation
 from fedrs_lightning.engine.cohort import assign
-from fedrs_lightning.engine.exchange import Exchange
 from fedrs_lightning.engine.local import Composer
 from fedrs_lightning.engine.memory import ClientMemory
+from fedrs_lightning.engine.ranks.exchange import Exchange
 from fedrs_lightning.errors import ConfigError, FedrsError
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.types import State

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedrs_lightning.data.batches.loading import ClientLoader
-from fedrs_lightning.engine.exchange import UploadBuffers
 from fedrs_lightning.engine.memory import ClientMemory
+from fedrs_lightning.engine.ranks.exchange import UploadBuffers
 from fedrs_lightning.errors import TrainingError
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.nn.trainable import trainable

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 from rich.cells import cell_len
 
-from fedrs_lightning.cli.data_config import dataset_of
-from fedrs_lightning.cli.data_inspect import _inspect
-from fedrs_lightning.cli.inspect_tables import show
+from fedrs_lightning.cli.data.config import dataset_of
+from fedrs_lightning.cli.data.inspect import _inspect
+from fedrs_lightning.cli.data.inspect_tables import show
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.data import (
     IID,

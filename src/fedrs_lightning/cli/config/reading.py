@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, get_origin
 
+from fedrs_lightning.cli.config.nearest_names import nearest
 from fedrs_lightning.cli.config.signatures import UNKNOWN, Hint, Parameter, SourceClass, resolve, short_names
 from fedrs_lightning.cli.config.values import checked, described, nearest_literal, shown
 from fedrs_lightning.cli.config.yaml_files import YamlFile, is_yaml_name, parse_text
-from fedrs_lightning.cli.nearest_names import nearest
 from fedrs_lightning.errors import ConfigError
 
 SPEC = ("class_path", "init_args", "dict_kwargs")

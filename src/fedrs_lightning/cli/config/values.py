@@ -17,8 +17,8 @@ os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
 
 from jsonargparse import ArgumentParser
 
+from fedrs_lightning.cli.config.nearest_names import nearest
 from fedrs_lightning.cli.config.yaml_files import parse_text
-from fedrs_lightning.cli.nearest_names import nearest
 
 _NAMES = {
     int: "a whole number",

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from fedrs_lightning.cli.nearest_names import nearest
+from fedrs_lightning.cli.config.nearest_names import nearest
 from fedrs_lightning.errors import ConfigError
 
 

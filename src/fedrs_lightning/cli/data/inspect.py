@@ -19,7 +19,7 @@ packed first, as fedrs fit does."""
 
 def main(argv: Sequence[str]) -> int:
     """Look at the data of a config, show and write what was found; returns the exit code."""
-    from fedrs_lightning.cli.data_config import config_parser, dataset_of, parsed
+    from fedrs_lightning.cli.data.config import config_parser, dataset_of, parsed
 
     parser = config_parser("fedrs data inspect", DESCRIPTION)
     parser.add_argument(
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _inspect(dataset: FederatedDataset, seed: int, options: argparse.Namespace) -> int:
-    from fedrs_lightning.cli.inspect_tables import show
+    from fedrs_lightning.cli.data.inspect_tables import show
     from fedrs_lightning.data.clients.inspection import inspect_data
     from fedrs_lightning.files import write_json
 
@@ -76,7 +76,7 @@ def _draw(found: Inspection, dataset: FederatedDataset, federation: Federation, 
 
     import numpy as np
 
-    from fedrs_lightning.cli.inspect_tables import named
+    from fedrs_lightning.cli.data.inspect_tables import named
     from fedrs_lightning.cli.pictures import palette
     from fedrs_lightning.data.clients.inspection import examples_of
     from fedrs_lightning.results.data_pictures import Sheet, plot_band_histograms, plot_class_heat_map, plot_samples

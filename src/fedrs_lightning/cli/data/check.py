@@ -18,7 +18,7 @@ split and partition, with the classes that each client gets. The exit code is 2 
 
 def main(argv: Sequence[str]) -> int:
     """Look, and show what was found; returns the exit code, 2 where there are errors."""
-    from fedrs_lightning.cli.data_config import config_parser, dataset_of, parsed
+    from fedrs_lightning.cli.data.config import config_parser, dataset_of, parsed
     from fedrs_lightning.files import write_json
 
     parser = config_parser("fedrs data check", DESCRIPTION)

@@ -17,7 +17,7 @@ What was interrupted goes on where it stopped; what is packed already is left as
 
 def main(argv: Sequence[str]) -> int:
     """Pack or check the packs of a config; returns the exit code, 2 where a pack is damaged or missing."""
-    from fedrs_lightning.cli.data_config import config_parser, dataset_of, parsed
+    from fedrs_lightning.cli.data.config import config_parser, dataset_of, parsed
 
     parser = config_parser("fedrs data pack", DESCRIPTION)
     parser.add_argument(

@@ -13,7 +13,7 @@ from types import FrameType
 
 import lightning as L
 
-from fedrs_lightning.engine.exchange import contact
+from fedrs_lightning.engine.ranks.exchange import contact
 from fedrs_lightning.errors import RunError
 
 

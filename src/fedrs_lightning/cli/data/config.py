@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedrs_lightning.cli.config.command_line import refusal
+from fedrs_lightning.cli.config.nearest_names import nearest
 from fedrs_lightning.cli.config.reading import options, read
 from fedrs_lightning.cli.config.signatures import SourceClass, named, resolve, short_names
 from fedrs_lightning.cli.config.yaml_files import YamlFile
-from fedrs_lightning.cli.nearest_names import nearest
 from fedrs_lightning.cli.options import Parser
 from fedrs_lightning.errors import ConfigError, FedrsError
 

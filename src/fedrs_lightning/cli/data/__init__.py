@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from fedrs_lightning.cli.nearest_names import nearest
+from fedrs_lightning.cli.config.nearest_names import nearest
 from fedrs_lightning.errors import ConfigError
 
 HELP = "check a data folder, pack it, see what clients hold, or make a synthetic sample"
@@ -16,7 +16,7 @@ COMMANDS = {
     "inspect": "show what every client of a federation holds: samples, classes, bands, days; as tables, JSON and "
     "pictures",
 }
-"""Command to what it does; each is the module `data_<command>` beside this one."""
+"""Command to what it does; each is a module of this package."""
 
 
 def main(argv: list[str]) -> int:
@@ -31,4 +31,4 @@ def main(argv: list[str]) -> int:
         return 0 if argv else 2
     if argv[0] not in COMMANDS:
         raise ConfigError(f"unknown command '{argv[0]}'{nearest(argv[0], COMMANDS)}")
-    return int(import_module(f"fedrs_lightning.cli.data_{argv[0]}").main(argv[1:]))
+    return int(import_module(f"fedrs_lightning.cli.data.{argv[0]}").main(argv[1:]))

@@ -18,7 +18,7 @@ from lightning.fabric.strategies.launchers import subprocess_script
 from lightning.fabric.strategies.strategy import Strategy
 from torch import nn
 
-from fedrs_lightning.engine.ranks import RANK_ZERO, RankWatch, naming_the_dead_rank
+from fedrs_lightning.engine.ranks.watch import RANK_ZERO, RankWatch, naming_the_dead_rank
 from fedrs_lightning.engine.settings import FabricSettings, count_from_environment
 
 StartMethod = Literal["popen", "fork", "spawn", "forkserver"]
