@@ -272,7 +272,7 @@ def test_options_named_in_backticks_exist(path):
 
 def test_options_are_told_from_nonsense():
     assert option_exists("method.init_args.eps_place")
-    assert option_exists("data.init_args.partition.init_args.alpha")
+    assert option_exists("data.partition.init_args.alpha")
     assert not option_exists("method.init_args.eps_plaice")
     assert not option_exists("schedule.rounds")
 

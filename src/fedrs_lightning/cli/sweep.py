@@ -66,7 +66,7 @@ def parser() -> Parser:
         epilog="examples:\n  fedrs sweep --config experiments/eurosat_small.yaml --grid method=FedAvg,FedBN,FedMAD "
         "--seeds 0..2\n"
         "  fedrs sweep --config X.yaml --grid method.init_args.power=0.5,1,2 --schedule.num_rounds 20\n"
-        "  fedrs sweep --config X.yaml --grid 'data.init_args.bands=[red,green],[red]'",
+        "  fedrs sweep --config X.yaml --grid 'data.archive.init_args.bands=[red,green],[red]'",
     )
     options.add_argument(
         "--config", action="append", required=True, metavar="FILE", help="may be given several times, later wins"
