@@ -345,7 +345,8 @@ def test_main_leaves_the_process_as_it_was(fit, stop, config):
 BASE = ("--method", "FedMAD", "--run.loggers", "[]")
 MACHINE = {
     "bf16": ("--fabric.precision", "bf16-mixed"),
-    "channels_last": ("--fabric.channels_last", "true"),
+    # eight channels: see tests/engine/test_options.py
+    "channels_last": ("--fabric.channels_last", "true", "--task.init_args.width", "8"),
     "deterministic": ("--fabric.deterministic", "true"),
     "threads": ("--fabric.threads_per_rank", "2"),
 }
