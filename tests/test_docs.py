@@ -76,6 +76,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             name = re.match(r"# (\w+\.yaml)\n", body)
             if name:
                 (made / name[1]).write_text(body)
+        for name, body in re.findall(
+            r"^Save this as `(\w+\.py)`:\n\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+        ):
+            (made / name).write_text(body)
     return made
 
 
@@ -157,6 +161,7 @@ def test_wrong_commands_are_found(folder, monkeypatch):
 
 def test_yaml_examples_are_whole_or_add_to_one_that_is(folder, monkeypatch):
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
     shown = [path for path in folder.glob("*.yaml") if not path.is_symlink()]
     assert len(shown) >= 2
     for path in shown:
