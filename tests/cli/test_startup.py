@@ -145,4 +145,5 @@ def test_a_configuration_that_is_printed_incomplete_says_null(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["fit", "--print_config", "--schedule.batch_size", "8"])
     printed = yaml.safe_load(capsys.readouterr().out)
-    assert (printed["data"], printed["schedule"]["num_rounds"], printed["schedule"]["batch_size"]) == (None, None, 8)
+    assert (printed["task"], printed["data"]["archive"]) == (None, None)
+    assert (printed["schedule"]["num_rounds"], printed["schedule"]["batch_size"]) == (None, 8)
