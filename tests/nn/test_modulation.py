@@ -109,7 +109,7 @@ def test_pre_bn_warns_that_batch_norm_cancels_it():
     [
         ({"count": 9}, "9, but the network has 8 residual blocks"),
         ({"count": -1}, "-1 is negative"),
-        ({"count": 1, "placement": "pre_blok"}, "placement: 'pre_blok' is not one of"),
+        ({"count": 1, "placement": "pre_blok"}, "placement must be .* or .*, got 'pre_blok'"),
         ({"count": 1, "order": "random"}, "order: 'random' is not one of"),
         ({"count": 1, "order": ["layer5.0"]}, "no block 'layer5.0'"),
         ({"count": 2, "order": ["layer1.0"]}, "1 different blocks are listed, 2 asked for"),

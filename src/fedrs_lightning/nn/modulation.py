@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, one_of
 from fedrs_lightning.nn.surgery import Where, attach, like
 
 Placement = Literal["pre_block", "pre_bn", "pre_conv2", "post_bn"]
@@ -120,8 +120,7 @@ def insert_modulation(
     Raises:
         ConfigError: more layers than blocks, an unknown block, placement or batch norm, or a block modulated already.
     """
-    if placement not in get_args(Placement):
-        raise ConfigError(f"placement: '{placement}' is not one of {', '.join(get_args(Placement))}")
+    one_of("placement", placement, get_args(Placement))
     blocks = _choose(residual_blocks(model), count, order)
     if blocks and placement == "pre_bn":
         rank_zero_warn(
@@ -161,9 +160,8 @@ def _sites(block: Block, placement: Placement, which: Which) -> Iterator[_Site]:
         dead = _offset_is_cancelled(module.conv2, module.bn2)
         yield _Site(f"{block.name}.conv2", module.conv2, "input", module.conv2.in_channels, dead)
     elif placement == "post_bn":
-        yield _Site(
-            f"{block.name}.{norms[-1]}", module.get_submodule(norms[-1]), "output", _width(module, norms[-1]), False
-        )
+        last = norms[-1]
+        yield _Site(f"{block.name}.{last}", module.get_submodule(last), "output", _width(module, last), False)
     else:
         if which != "all" and which not in norms:
             raise ConfigError(
@@ -209,10 +207,8 @@ def _choose(blocks: list[Block], count: int, order: Order | Sequence[str]) -> li
     if count < 0:
         raise ConfigError(f"number of modulated blocks: {count} is negative; 0 switches modulation off")
     if count > len(blocks):
-        raise ConfigError(
-            f"number of modulated blocks: {count}, but the network has {len(blocks)} residual blocks; ask for at most "
-            "that"
-        )
+        have = f"the network has {len(blocks)} residual blocks"
+        raise ConfigError(f"number of modulated blocks: {count}, but {have}; ask for at most that")
     if order == "first_n":
         return blocks[:count]
     if order == "last_n":

@@ -82,8 +82,3 @@ class _Tap:
         noted, self.noted = self.noted, None
         assert noted is not None
         return replace(output, embedding=noted)
-
-
-def in_at_least_float32(tensor: Tensor) -> Tensor:
-    """The tensor, in float32 where it has half precision."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

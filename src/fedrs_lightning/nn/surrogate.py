@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrs_lightning.nn.dap import full_precision
+from fedrs_lightning.nn.precision import full_precision
 from fedrs_lightning.seeding import torch_stream
 
 
