@@ -16,11 +16,13 @@ from fedrs_lightning.errors import ConfigError, TrainingError
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.methods.fedbn import FedBN
 from fedrs_lightning.methods.fedmad import FedMAD
-from fedrs_lightning.nn.modulation import Modulation, modulations
+from fedrs_lightning.nn.modulation import Modulation
 from fedrs_lightning.nn.surgery import keys_of
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.tasks.classification import ClassificationTask
 from fedrs_lightning.types import Client, Local, Upload
+
+from ..conftest import modulations
 
 
 def sent(sizes, *parts, names=("",)):

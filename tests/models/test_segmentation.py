@@ -91,7 +91,7 @@ def test_a_transformer_takes_its_own_weights(tmp_path):
         ({"encoder": "mit_b0"}, "unet goes with resnet18, resnet34 or resnet50, not with mit_b0"),
         ({"deep": "aspp"}, "unet has not; choose deep: encoder"),
         ({"in_channels": 0}, "in_channels: 0 is below 1"),
-        ({"architecture": "fpn", "decoder_channels": 16}, "decoder_channels: 16, but fpn normalises in 32 groups"),
+        ({"architecture": "fpn", "decoder_channels": 16}, "decoder_channels: 16, but fpn has 32 groups"),
         ({"decoder_channels": 0}, "decoder_channels: 0 is below 1"),
         ({"architecture": "segformer", "encoder": "mit_b0", "encoder_width": 16}, "mit_b0 has one width only"),
         ({"weights": "nowhere.pth"}, "no file nowhere.pth; nothing is downloaded"),

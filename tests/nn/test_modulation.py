@@ -10,8 +10,10 @@ from torch.testing import assert_close
 from torchvision.models import resnet18, resnet34, resnet50, resnet101
 
 from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.nn.modulation import Modulation, insert_modulation, modulations
+from fedrs_lightning.nn.modulation import Modulation, insert_modulation
 from fedrs_lightning.seeding import rng_stream
+
+from ..conftest import modulations
 
 PLACES = ["pre_block", "pre_bn", "pre_conv2", "post_bn"]
 

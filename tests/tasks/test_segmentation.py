@@ -163,7 +163,7 @@ def test_a_trainer_learns_blocks_of_colour(tmp_path):
     [
         ({"loss": "focal"}, "loss must be ce or ce_dice, got 'focal'"),
         ({"absent": "skip"}, "absent must be left_out, zero or labelled_only, got 'skip'"),
-        ({"ignore_index": 2}, "ignore_index: 2 is one of the 4 classes; take another number, such as 255"),
+        ({"ignore_index": 2}, "ignore_index: 2 is one of 4 classes; take another, such as 255"),
         ({"class_names": ["a"]}, "class_names: 1 names for 4 classes"),
     ],
 )

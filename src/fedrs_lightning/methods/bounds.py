@@ -46,7 +46,7 @@ class Bound(FedAvg):
 
 
 class Centralised(Bound):
-    """Upper bound: one model trained on all clients' data, as if one client held it. A round is `local_epochs` passes."""
+    """Upper bound: one model trained on all clients' data, as if one held it. A round is `local_epochs` passes."""
 
     pools_clients = True
 

@@ -47,8 +47,9 @@ DESCRIPTOR, DESCRIPTORS, DESCRIBED = "feddap/descriptor", "feddap/descriptors", 
 CLUSTER, PENDING = "feddap/cluster", "feddap/pending"
 SUMS, COUNTS, PIXELS = "feddap/sums", "feddap/counts", "feddap/pixels"
 MODULATORS, GATE, SENT = "feddap/modulators/", "feddap/gate/", "feddap/sent/"
-BRANCHES, ADAPTERS = ("spec", "spa", "dap"), ("spectral", "spatial", "gate")
-"""Names of the prototypes in the log, and of the layers that stay on the client."""
+BRANCHES = ("spec", "spa", "dap")
+ADAPTERS = ("spectral", "spatial", "gate")
+"""Layers that stay on the client."""
 
 
 class FedDAP(FedAvg):
@@ -142,9 +143,8 @@ class FedDAP(FedAvg):
     ) -> None:
         super().__init__(weighting, buffers)
         check_choices(FedDAP.__init__, locals())
-        require_not_negative(
-            "0 switches the term off", lambda_dap=lambda_dap, lambda_inv=lambda_inv, lambda_drift=lambda_drift
-        )
+        off = "0 switches the term off"
+        require_not_negative(off, lambda_dap=lambda_dap, lambda_inv=lambda_inv, lambda_drift=lambda_drift)
         require_positive(temperature=temperature, eps=eps)
         if not 0 <= smoothing < 1:
             raise ConfigError(f"smoothing: {smoothing} is not in [0, 1); 0 keeps the last batch alone")
@@ -177,13 +177,12 @@ class FedDAP(FedAvg):
         maps = "embedding", "shallow", "deep"
         embedding, shallow, deep = (getattr(network, f"{name}_channels", 0) for name in maps)
         if not (embedding and shallow and deep) or task.label_kind != "pixel_classes":
-            raise ConfigError(
-                f"FedDAP needs a segmentation task with shallow and deep features; {type(task).__name__} has none"
-            )
+            found = type(task).__name__
+            raise ConfigError(f"FedDAP needs a segmentation task with shallow and deep features; {found} has none")
         count: int = task.num_classes  # type: ignore[assignment]
         dims = self.embedding_dim, self.spectral_dim, self.spatial_dim, self.class_dim
-        rest = self.hidden_sizes, self.activation, self.gate, self.eps, self.detach_descriptors
-        layers = DAP(count, embedding, shallow, deep, *dims, *rest)
+        eps, detach = self.eps, self.detach_descriptors
+        layers = DAP(count, embedding, shallow, deep, *dims, self.hidden_sizes, self.activation, self.gate, eps, detach)
         network.add_module(CHILD, layers.to(**like(network)))
 
     def private_keys(self, task: Task) -> set[str]:
@@ -242,9 +241,9 @@ class FedDAP(FedAvg):
         with full_precision(anchors):
             near = cosines(embedding, torch.cat([prototypes.dap, anchors]))  # [B, 2 C, h, w]
             supervised = supervised_labels(labels, valid)
-            dap, anchor = (
-                cosine_cross_entropy(part, supervised, valid, self.temperature) for part in near.chunk(2, dim=1)
-            )
+            near_dap, near_anchors = near.chunk(2, dim=1)
+            dap = cosine_cross_entropy(near_dap, supervised, valid, self.temperature)
+            anchor = cosine_cross_entropy(near_anchors, supervised, valid, self.temperature)
             apart = drift(prototypes.branches, anchors)  # [3, C]
             of_class = apart.sum(0) if self.drift_reduction == "sum" else apart.mean(0)
             wandering = torch.where(valid, of_class, 0.0).sum() / valid.sum().clamp(min=1)

@@ -28,8 +28,7 @@ STATE, DRIFT, CHANGE = "feddc/state/", "feddc/drift/", "feddc/change/"
 
 
 class FedDC(FedAvg):
-    """Federated averaging with a drift variable h_k and a gradient state c_k on every client, both as large as the
-    model.
+    """Federated averaging with a drift variable h_k and a gradient state c_k on every client, each a model in size.
 
     With w the received model, K clients, q_k = K n_k / (n_1 + ... + n_K) and alpha_k = alpha / q_k, a client minimises
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -36,8 +37,7 @@ LABELS = "surrogate"
 
 
 class FedGPS(FedAvg):
-    """Federated averaging with surrogate images in every batch, and gradients taken a step along the update of the
-    others.
+    """Federated averaging with surrogate images in every batch, and gradients taken ahead, along the others' update.
 
     *Surrogate data.* C classes of images without real content, the same for all clients: a Gaussian a class, whose mean
     is a coarse random image. Surrogate class c is trained as class C + c of a network with 2C outputs. In every step as
@@ -164,7 +164,7 @@ class FedGPS(FedAvg):
                 wide.bias[:count].copy_(old.bias)
         replace_layer(network, name, wide)
         if self.evaluate == "first":
-            network.register_forward_hook(_FirstOutputs(count))
+            network.register_forward_hook(partial(_first_outputs, count))
         else:
             task.num_classes = 2 * count  # type: ignore[assignment]  # the metric counts as many
 
@@ -270,9 +270,8 @@ class FedGPS(FedAvg):
         """The batch with as many surrogates behind its images."""
         image, count = batch["image"], len(local.received[PROTOTYPES])
         if "fedgps/means" not in local.scratch:
-            means = class_means(
-                self.surrogate_seed, count, image.shape[1], self.surrogate_side, self.surrogate_mean_std
-            )
+            form = count, image.shape[1], self.surrogate_side
+            means = class_means(self.surrogate_seed, *form, self.surrogate_mean_std)
             local.scratch["fedgps/means"] = means.to(image.device)
         kinds = torch.randint(0, count, (len(image),), device=image.device)
         size = (int(image.shape[2]), int(image.shape[3]))
@@ -317,11 +316,6 @@ class FedGPS(FedAvg):
         return state
 
 
-class _FirstOutputs:
+def _first_outputs(count: int, network: nn.Module, inputs: tuple[Any, ...], output: Output) -> Output:
     """Outside training, shows the first C outputs alone."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __call__(self, network: nn.Module, inputs: tuple[Any, ...], output: Output) -> Output:
-        return output if network.training else replace(output, logits=output.logits[:, : self.count])
+    return output if network.training else replace(output, logits=output.logits[:, :count])

@@ -157,8 +157,10 @@ class FedMAD(FedBN):
     def _scores(self, directions: Sequence[Tensor], uploads: Sequence[Upload]) -> Tensor | None:
         """s_k in [-1, 1], float64 [K]: means over the modules whose reference does not vanish; None when all vanish."""
         cosines = []
-        weighted, extra = self.reference == "weighted", self.eps if self.eps_place == "denominator" else 0.0
-        emphasis = normalise(self._sizes(uploads)) if weighted else torch.ones(len(uploads), dtype=torch.float64)
+        extra = self.eps if self.eps_place == "denominator" else 0.0
+        emphasis = torch.ones(len(uploads), dtype=torch.float64)
+        if self.reference == "weighted":
+            emphasis = normalise(self._sizes(uploads))
         for direction in directions:
             reference = ordered_sum(emphasis[:, None] * direction)  # [P]
             length = dot(reference, reference).sqrt()

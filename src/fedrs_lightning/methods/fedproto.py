@@ -91,9 +91,7 @@ class FedProto(FedAvg):
         """Refuse a task without one class a sample, and segmentation where `weight` is not set."""
         num_classes(task, "FedProto")
         if self.weight is None and task.label_kind == "pixel_classes":
-            raise ConfigError(
-                "FedProto: weight has no default for segmentation, which no source defines; set method.init_args.weight"
-            )
+            raise ConfigError("FedProto: weight has no default for segmentation; set method.init_args.weight")
 
     def private_keys(self, task: Task) -> set[str]:
         """All of them where models are not averaged."""

@@ -96,9 +96,8 @@ class FedSeg(FedAvg):
         require_positive(temperature=temperature)
         if not 0 < threshold <= 1:
             raise ConfigError(f"threshold: {threshold} is not in (0, 1]")
-        require_at_least_one(
-            max_anchors=max_anchors, embedding_dim=embedding_dim, contrast_from_round=contrast_from_round
-        )
+        require_at_least_one(max_anchors=max_anchors, contrast_from_round=contrast_from_round)
+        require_at_least_one(embedding_dim=embedding_dim)
         self.weight, self.temperature = weight, temperature
         self.background_index, self.present_set = background_index, present_set
         self.max_anchors, self.threshold, self.embedding_dim = max_anchors, threshold, embedding_dim
@@ -124,14 +123,9 @@ class FedSeg(FedAvg):
         network = network_of(task)
         channels = getattr(network, "embedding_channels", None)
         if channels is None or task.label_kind != "pixel_classes":
-            raise ConfigError(
-                f"FedSeg is defined for segmentation only; {type(task).__name__} is none. Choose another method"
-            )
-        loss = getattr(task, "loss", "ce")
-        if self.background_index is not None and loss != "ce":
-            raise ConfigError(
-                f"FedSeg: background_index replaces the cross-entropy, but task.init_args.loss is {loss}; set it to ce"
-            )
+            raise ConfigError(f"FedSeg is defined for segmentation only; {type(task).__name__} is none: take another")
+        if self.background_index is not None and getattr(task, "loss", "ce") != "ce":
+            raise ConfigError("FedSeg: background_index replaces the cross-entropy; task.init_args.loss must be ce")
         network.add_module(CHILD, projection_head(int(channels), self.embedding_dim).to(**like(network)))
 
     # Client
@@ -161,16 +155,14 @@ class FedSeg(FedAvg):
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
         """The cross-entropy and the weighted terms `contrast` and `pseudo`, from one forward pass of the network."""
         embedding = embed(local.task, output.embedding)
-        size = embedding.shape[-2:]
+        size, count = embedding.shape[-2:], local.task.num_classes
         labels, silent = self._classes(local, resize_labels(batch["mask"], size))
         vectors, classes = local.scratch[MEMORY]
         predicted = self._predict(local, batch, size) if len(classes) else torch.full_like(labels, -1)
-        terms, count = {}, local.task.num_classes
+        terms, limits = {}, (count, self.temperature, self.max_anchors)
         for name, given in (("contrast", labels), ("pseudo", torch.where(silent, -1, predicted))):
             draws = torch.rand(given.numel(), generator=local.scratch[DRAWS]).to(given.device)
-            terms[name] = self.weight * pixel_contrast(
-                embedding, given, vectors, classes, count, self.temperature, self.max_anchors, draws
-            )
+            terms[name] = self.weight * pixel_contrast(embedding, given, vectors, classes, *limits, draws)
         return self._cross_entropy(local, batch, output) | terms
 
     @property

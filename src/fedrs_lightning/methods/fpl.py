@@ -95,10 +95,8 @@ class FPL(FedAvg):
         """Refuse a task without one class a sample, and segmentation where `num_pixels` is not set."""
         num_classes(task, "FPL")
         if self.num_pixels is None and task.label_kind == "pixel_classes":
-            raise ConfigError(
-                "FPL: num_pixels has no default for segmentation, which no source defines; set "
-                "method.init_args.num_pixels, such as 4096"
-            )
+            remedy = "set method.init_args.num_pixels, such as 4096"
+            raise ConfigError(f"FPL: num_pixels has no default for segmentation; {remedy}")
 
     def init_server(self, task: Task, clients: Sequence[Client]) -> State:
         """No cluster prototypes: J = 0."""
@@ -209,7 +207,5 @@ class FPL(FedAvg):
 
 
 def cluster_means(points: Tensor) -> Tensor:
-    """Plain means of the FINCH clusters of prototypes, float64 [K, D] -> [J, D]: the coarsest partition with more than
-    one cluster, or the first if it has a single one.
-    """
+    """Plain means of the FINCH clusters of prototypes, float64 [K, D] -> [J, D], see `FPL`."""
     return cluster_centres(points, finch(points, "cosine")[-1])

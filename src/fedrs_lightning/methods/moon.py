@@ -27,8 +27,7 @@ PREVIOUS = "moon/previous"
 
 
 class MOON(FedAvg):
-    """Federated averaging whose clients keep their features near the global model's and away from their own earlier
-    ones.
+    """Federated averaging whose clients keep features near the global model's and away from their own earlier ones.
 
     The classifier reads a projection head (two linear layers with a ReLU between), which is a part of the model and
     travels. With z the projection of a batch's images in the model under training, z_glob in the received model w and
@@ -84,10 +83,7 @@ class MOON(FedAvg):
         network = network_of(task)
         found = last_linear(network, task.head_keys())
         if found is None:
-            raise ConfigError(
-                f"MOON: {type(task).__name__} has no linear last layer to put a projection head in front of; set "
-                "projection: false"
-            )
+            raise ConfigError(f"MOON: {type(task).__name__} has no linear last layer; set projection: false")
         insert_projection(network, found[0], self.out_dim)
 
     def on_local_start(self, local: Local) -> None:

@@ -33,12 +33,11 @@ def _require(fits: Any, complaint: str, hint: str, options: dict[str, Any]) -> N
 
 def num_classes(task: Task, method: str) -> int:
     """Number of classes of a task; refuse one that has none, or several classes a sample, of which none is "its"."""
+    name = type(task).__name__
     if task.label_kind == "several_classes":
-        raise ConfigError(
-            f"{method} needs one class per sample, and {type(task).__name__} has several labels each; choose another "
-            "method"
-        )
+        several = f"{name} has several labels each"
+        raise ConfigError(f"{method} needs one class per sample, and {several}; choose another method")
     count = getattr(task, "num_classes", None)
     if count is None:
-        raise ConfigError(f"{method} needs a task with classes; {type(task).__name__} has no num_classes")
+        raise ConfigError(f"{method} needs a task with classes; {name} has no num_classes")
     return int(count)

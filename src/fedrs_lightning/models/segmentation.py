@@ -81,9 +81,7 @@ class SegmentationNetwork(nn.Module):
         if encoder == "mit_b0" and encoder_width != 64:
             raise ConfigError("encoder_width: mit_b0 has one width only; leave it at 64")
         if architecture == "fpn" and (decoder_channels or 128) % 32:
-            raise ConfigError(
-                f"decoder_channels: {decoder_channels}, but fpn normalises in 32 groups; take a multiple of 32"
-            )
+            raise ConfigError(f"decoder_channels: {decoder_channels}, but fpn has 32 groups; take a multiple of 32")
         super().__init__()
         name = encoder if encoder_width == 64 else _narrow_encoder(encoder, encoder_width)
         network = _make(architecture, decoder_channels)(

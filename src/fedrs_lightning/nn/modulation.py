@@ -86,11 +86,6 @@ def residual_blocks(model: nn.Module) -> list[Block]:
     ]
 
 
-def modulations(model: nn.Module) -> list[tuple[str, Modulation]]:
-    """Name and layer of every modulation, in the order of the network."""
-    return [(name, module) for name, module in model.named_modules() if isinstance(module, Modulation)]
-
-
 def insert_modulation(
     model: nn.Module,
     count: int,
@@ -152,9 +147,8 @@ def _sites(block: Block, placement: Placement, which: Which) -> Iterator[_Site]:
     module = block.module
     norms = [name for name, _ in module.named_children() if name.startswith("bn")]
     if placement == "pre_block":
-        dead = _offset_is_cancelled(module.conv1, module.bn1) and (
-            module.downsample is not None and _offset_is_cancelled(*module.downsample.children())
-        )
+        skip = [] if module.downsample is None else module.downsample.children()  # an identity cancels nothing
+        dead = _offset_is_cancelled(module.conv1, module.bn1) and _offset_is_cancelled(*skip)
         yield _Site(block.name, module, "input", module.conv1.in_channels, dead)
     elif placement == "pre_conv2":
         dead = _offset_is_cancelled(module.conv2, module.bn2)
@@ -164,9 +158,8 @@ def _sites(block: Block, placement: Placement, which: Which) -> Iterator[_Site]:
         yield _Site(f"{block.name}.{last}", module.get_submodule(last), "output", _width(module, last), False)
     else:
         if which != "all" and which not in norms:
-            raise ConfigError(
-                f"which: '{which}' is not in {block.name}, a {type(module).__name__} with {', '.join(norms)}"
-            )
+            kind = f"a {type(module).__name__} with {', '.join(norms)}"
+            raise ConfigError(f"which: '{which}' is not in {block.name}, {kind}")
         for norm in norms if which == "all" else [which]:
             host = module.get_submodule(norm)
             yield _Site(f"{block.name}.{norm}", host, "input", _width(module, norm), _offset_is_cancelled(host))
@@ -175,8 +168,7 @@ def _sites(block: Block, placement: Placement, which: Which) -> Iterator[_Site]:
 def _width(block: nn.Module, norm: str) -> int:
     """Channels at a batch norm: what the convolution of the same number puts out, whatever the kind of norm."""
     conv = block.get_submodule(norm.replace("bn", "conv"))
-    if not isinstance(conv, nn.Conv2d):
-        raise TypeError(f"{norm} does not follow a convolution")
+    assert isinstance(conv, nn.Conv2d)
     return conv.out_channels
 
 
@@ -236,7 +228,6 @@ def _named(blocks: list[Block], count: int, names: Sequence[str]) -> list[Block]
         if name not in known:
             raise ConfigError(f"order: the network has no block '{name}'; it has {', '.join(known)}")
     if len(set(names)) != count or len(names) != count:
-        raise ConfigError(
-            f"order: {len(set(names))} different blocks are listed, {count} asked for; make the two numbers equal"
-        )
+        listed = f"{len(set(names))} different blocks are listed"
+        raise ConfigError(f"order: {listed}, {count} asked for; make the two numbers equal")
     return [known[name] for name in names]

@@ -16,8 +16,7 @@ CHILD = "projection"
 
 
 def last_linear(network: nn.Module, head_keys: Collection[str]) -> tuple[str, nn.Linear] | None:
-    """Name and layer of the linear classifier that the state keys of a head belong to; None where the head is no such
-    layer.
+    """Name and layer of the linear classifier that the state keys of a head belong to; None for another head.
 
     Args:
         network: the network.

@@ -228,8 +228,7 @@ def rank_in_class(labels: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         draws: [N], distinct random numbers that decide the order.
 
     Returns:
-        A permutation [N] of the members, sorted by class, and the rank (from 0) of each within its class, N for no
-        class.
+        A permutation [N] of the members, sorted by class, and the rank (from 0) of each in its class, N for no class.
     """
     order = draws.argsort()
     order = order[labels[order].argsort(stable=True)]
@@ -239,8 +238,7 @@ def rank_in_class(labels: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def stratified(labels: Tensor, limit: int, draws: Tensor) -> Tensor:
-    """Draw members of all classes in turns: one of each class, then a second of each, until `limit` or until all are
-    drawn.
+    """Draw members of all classes in turns: one of each class, then a second of each, until `limit` or the end.
 
     Args:
         labels: int64 [N]; negative for those that belong to no class, which come last.

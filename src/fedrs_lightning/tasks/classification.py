@@ -18,8 +18,7 @@ from fedrs_lightning.types import Batch, Output
 
 
 class ClassificationTask(Task):
-    """A residual network, cross-entropy and overall accuracy. Batches hold `image` [B, C_in, H, W] and `label` int64
-    [B].
+    """A residual network, cross-entropy, overall accuracy. Batches hold `image` [B, C_in, H, W], `label` int64 [B].
 
     Args:
         backbone: depth of the network.
@@ -57,9 +56,8 @@ class ClassificationTask(Task):
         """Refuse pixels' classes, and several labels an image: `label` must be int64 [B]."""
         require_labels(batch, self)
         if batch["label"].dim() != 1:
-            raise ConfigError(
-                "ClassificationTask: the data have several labels an image; take task.class_path: MultilabelTask"
-            )
+            remedy = "take task.class_path: MultilabelTask"
+            raise ConfigError(f"ClassificationTask: the data have several labels an image; {remedy}")
 
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean cross-entropy of the batch."""
@@ -82,7 +80,5 @@ class ClassificationTask(Task):
 def require_labels(batch: Batch, task: Task) -> None:
     """Refuse data without labels of whole images."""
     if "label" not in batch:
-        raise ConfigError(
-            f"{type(task).__name__}: the data have classes of pixels, not of images; take task.class_path: "
-            "SegmentationTask"
-        )
+        remedy = "take task.class_path: SegmentationTask"
+        raise ConfigError(f"{type(task).__name__}: the data have classes of pixels, not of images; {remedy}")

@@ -23,10 +23,9 @@ from fedrs_lightning.types import Batch, Output
 
 
 class MultilabelTask(ClassificationTask):
-    """A residual network, binary cross-entropy and micro mAP. Batches hold `image` [B, C_in, H, W] and `label` float32
-    [B, C].
+    """A residual network, binary cross-entropy and micro mAP. Batches hold `image` [B, C_in, H, W], `label` [B, C].
 
-    A label is 1 for each class that the image shows and 0 elsewhere.
+    A label, float32, is 1 for each class that the image shows and 0 elsewhere.
 
     Args:
         backbone: depth of the network.
@@ -59,9 +58,8 @@ class MultilabelTask(ClassificationTask):
         """Refuse pixels' classes, and a single class an image: `label` must be [B, C]."""
         require_labels(batch, self)
         if batch["label"].dim() != 2:
-            raise ConfigError(
-                "MultilabelTask: the data have one class an image; take task.class_path: ClassificationTask"
-            )
+            remedy = "take task.class_path: ClassificationTask"
+            raise ConfigError(f"MultilabelTask: the data have one class an image; {remedy}")
 
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean binary cross-entropy over samples and classes."""
@@ -88,9 +86,7 @@ class MultilabelTask(ClassificationTask):
         """
         scores, targets = gathered(metric)
         if bool(scores.isnan().any()):
-            raise TrainingError(
-                "the network's scores are not numbers any more; lower the learning rate (optimizer.init_args.lr)"
-            )
+            raise TrainingError("the network's scores are not numbers any more; lower optimizer.init_args.lr")
         present = targets.any(0).tolist()
         each = zip(self.class_names, scores.T, targets.T, strict=True)
         precision = {name: average_precision(*of_class) for name, *of_class in compress(each, present)}

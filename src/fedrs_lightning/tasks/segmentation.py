@@ -79,11 +79,10 @@ class SegmentationTask(Task):
         check_choices(SegmentationTask.__init__, locals())
         if 0 <= ignore_index < num_classes:
             raise ConfigError(
-                f"ignore_index: {ignore_index} is one of the {num_classes} classes; take another number, such as 255"
+                f"ignore_index: {ignore_index} is one of {num_classes} classes; take another, such as 255"
             )
-        self.model = SegmentationNetwork(
-            architecture, encoder, num_classes, in_channels, decoder_channels, encoder_width, deep, weights, band_init
-        )
+        form = num_classes, in_channels, decoder_channels, encoder_width, deep
+        self.model = SegmentationNetwork(architecture, encoder, *form, weights, band_init)
         self.num_classes, self.loss, self.ignore_index, self.absent = num_classes, loss, ignore_index, absent
         self.unscored: tuple[int, ...] = ()
         self.class_names = named_classes(class_names, num_classes)
@@ -95,10 +94,8 @@ class SegmentationTask(Task):
     def check_batch(self, batch: Batch) -> None:
         """Refuse classes of whole images: there must be a `mask`."""
         if "mask" not in batch:
-            raise ConfigError(
-                "SegmentationTask: the data have classes of images, not of pixels; take ClassificationTask or "
-                "MultilabelTask"
-            )
+            remedy = "take ClassificationTask or MultilabelTask"
+            raise ConfigError(f"SegmentationTask: the data have classes of images, not of pixels; {remedy}")
 
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean loss over the labelled pixels of the batch; 0 with zero gradient where there is none."""
