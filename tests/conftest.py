@@ -33,3 +33,10 @@ def _folder(variable: str, default: str) -> Path:
 def data_root() -> Path:
     """Folder of real images in official layouts."""
     return _folder("FEDRS_DATA", "../shared/data")
+
+
+def modulations(model):
+    """Name and layer of every modulation, in the order of the network."""
+    from fedrs_lightning.nn.modulation import Modulation  # some tests look at what is loaded
+
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, Modulation)]

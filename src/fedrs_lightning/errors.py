@@ -6,7 +6,8 @@ software and keeps its traceback.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 class FedrsError(Exception):
@@ -42,3 +43,10 @@ def one_of(name: str, value: str, allowed: Iterable[str]) -> None:
     choices = list(allowed)
     if value not in choices:
         raise ConfigError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got '{value}'")
+
+
+def check_choices(signature: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Check, as `one_of` does, every argument in `given` (`locals()`) whose type in the signature is a `Literal`."""
+    for name, hint in get_type_hints(signature).items():
+        if get_origin(hint) is Literal:
+            one_of(name, given[name], get_args(hint))

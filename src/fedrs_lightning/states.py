@@ -151,9 +151,9 @@ def select(state: Mapping[str, Tensor], keys: Iterable[str]) -> State:
     return {key: tensor for key, tensor in state.items() if key in wanted}
 
 
-def subtract(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> State:
-    """`first - second`, entry by entry, over the keys of `first`."""
-    return {key: tensor - second[key] for key, tensor in first.items()}
+def under(state: Mapping[str, Tensor], prefix: str) -> State:
+    """The entries whose keys begin with `prefix`, by the rest of their keys."""
+    return {key.removeprefix(prefix): tensor for key, tensor in state.items() if key.startswith(prefix)}
 
 
 def flatten(tensors: Iterable[Tensor]) -> Tensor:

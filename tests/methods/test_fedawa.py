@@ -161,7 +161,7 @@ def test_initial_logits(init, values, tmp_path):
         ({"gamma": 0.0}, "gamma:"),
         ({"server_steps": 0}, "server_steps:"),
         ({"betas": (0.5, 1.0)}, "betas:"),
-        ({"distance": "l2"}, "distance: 'l2' is not one of cos, euc"),
+        ({"distance": "l2"}, "distance must be cos or euc, got 'l2'"),
     ],
 )
 def test_errors_name_the_option(options, message):

@@ -53,9 +53,9 @@ def test_other_norms_and_a_network_without_any():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"what": "none"}, "what: 'none'"),
-        ({"select": "by_guess"}, "select: 'by_guess'"),
-        ({"norms": ["spectral"]}, "norms: 'spectral'"),
+        ({"what": "none"}, "what must be all, statistics_only or affine_only, got 'none'"),
+        ({"select": "by_guess"}, "select must be by_type or by_name, got 'by_guess'"),
+        ({"norms": ["spectral"]}, "norms must be batch, instance, group or layer, got 'spectral'"),
     ],
 )
 def test_errors_name_the_option(options, message):

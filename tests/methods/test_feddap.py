@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods import FedDAP
+from fedrs_lightning.methods.feddap import ADAPTERS, PIXELS, _keys
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.tasks import ClassificationTask
 from fedrs_lightning.types import Client, Local, Output, Upload
@@ -28,7 +29,7 @@ def hooks(num_classes=CLASSES, **options):
 def uploads_of(method, task, clients, descriptors, sync):
     layers = task.model.feddap
     classes, width = len(layers.spectral.classes), method.embedding_dim
-    keys = method._modulator_keys(task) | method._gate_keys(task)
+    keys = _keys(task, *ADAPTERS)
     uploads = []
     for client, value in zip(clients, descriptors, strict=True):
         state = {
@@ -129,7 +130,7 @@ def test_terms_and_gradients_are_finite(labels, valid, supervised):
         bool(gradients["model.feddap.spectral.mlp.2.bias"].abs().max() > 1e-6) == supervised
     )  # drift is flat at the anchors
     small = batch_of(labels)["mask"][:, ::4, ::4]
-    assert local.scratch["counts"].tolist() == [int((small == number).sum()) for number in range(CLASSES)]
+    assert local.scratch[PIXELS].counts.tolist() == [int((small == number).sum()) for number in range(CLASSES)]
 
 
 def test_half_precision_stops_in_front_of_sums_and_losses():
@@ -139,14 +140,14 @@ def test_half_precision_stops_in_front_of_sums_and_losses():
     local, terms = visit(method, task, server, batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         low, rough = visit(method, task, server, batch)
-        exact = low.scratch["sums"].norm(dim=1)
+        exact = low.scratch[PIXELS].sums.norm(dim=1)
     assert {term.dtype for term in rough.values()} == {torch.float32}
     assert low.memory["feddap/descriptor"].dtype == torch.float32
     torch.testing.assert_close(rough, terms, rtol=0.03, atol=0.01)
-    assert bool((exact <= low.scratch["counts"]).all())  # sums of unit vectors
+    assert bool((exact <= low.scratch[PIXELS].counts).all())  # sums of unit vectors
     pixels = F.normalize(task.model.feddap.head(task(batch["image"]).embedding), dim=1).permute(0, 2, 3, 1)
     inside = batch["mask"][:, ::4, ::4] == 1
-    torch.testing.assert_close(local.scratch["sums"][1].float(), pixels[inside].sum(0), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(local.scratch[PIXELS].sums[1].float(), pixels[inside].sum(0), rtol=1e-4, atol=1e-4)
 
 
 def test_warm_up_uses_no_anchor():
@@ -228,11 +229,11 @@ def test_the_global_model_needs_no_modulators():
         ({"smoothing": 1.0}, r"smoothing: 1.0 is not in \[0, 1\)"),
         ({"sync_every": 0}, "sync_every: 0 is below 1; null never synchronises"),
         ({"hidden_sizes": [8, 0]}, "hidden_sizes: 0 is below 1"),
-        ({"clustering": "dbscan"}, "clustering: 'dbscan' is not one of kmeans, finch"),
+        ({"clustering": "dbscan"}, "clustering must be kmeans or finch, got 'dbscan'"),
         ({"num_clusters": None}, "kmeans needs a number"),
         ({"clustering": "finch"}, "finch finds the number itself, so set null"),
-        ({"gate": "open"}, "gate: 'open' is not one of"),
-        ({"activation": "step"}, "activation: 'step' is not one of"),
+        ({"gate": "open"}, "gate must be .* or .*, got 'open'"),
+        ({"activation": "step"}, "activation must be .* or .*, got 'step'"),
         ({"anchor_warmup_rounds": 0}, "anchor_warmup_rounds: 0 is below 1"),
     ],
 )

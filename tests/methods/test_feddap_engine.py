@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedrs_lightning.methods import FedAvg, FedDAP
+from fedrs_lightning.methods.feddap import ADAPTERS, _keys
 from fedrs_lightning.tasks import SegmentationTask
 
 from .checks import federated_averaging
@@ -63,7 +64,7 @@ class Watched(FedDAP):
     visits: list
 
     def _own(self, task):
-        own = self._modulator_keys(task) | self._gate_keys(task)
+        own = _keys(task, *ADAPTERS)
         return {key: value.clone() for key, value in task.model_state().items() if key in own}
 
     def on_local_start(self, local):

@@ -172,8 +172,8 @@ def test_a_single_participant(tmp_path):
     [
         ({"alpha": -1.0}, "alpha:"),
         ({"clip": 0.0}, "clip:"),
-        ({"server_rule": "mean"}, "server_rule:"),
-        ({"state_scale": "sgd"}, "state_scale:"),
+        ({"server_rule": "mean"}, "server_rule must be released or paper, got 'mean'"),
+        ({"state_scale": "sgd"}, "state_scale must be step_count or none, got 'sgd'"),
     ],
 )
 def test_errors_name_the_option(options, message):

@@ -243,12 +243,12 @@ def test_pixels_are_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"surrogate": "folder"}, "surrogate: 'folder' is not one of gaussian"),
+        ({"surrogate": "folder"}, "surrogate must be gaussian or null, got 'folder'"),
         ({"rho": -1.0}, "rho:"),
         ({"temperature": 0.0}, "temperature:"),
         ({"clip": -1.0}, "clip:"),
         ({"surrogate_side": 0}, "surrogate_side:"),
-        ({"evaluate": "last"}, "evaluate:"),
+        ({"evaluate": "last"}, "evaluate must be first or all, got 'last'"),
     ],
 )
 def test_errors_name_the_option(options, message):

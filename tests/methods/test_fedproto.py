@@ -93,16 +93,16 @@ def test_pixels_by_hand():
 def test_errors():
     with pytest.raises(ConfigError, match="weight: -1 is not a number of at least 0"):
         FedProto(weight=-1)
-    with pytest.raises(ConfigError, match="proto_weighting: 'pixels' is not one of clients, samples"):
+    with pytest.raises(ConfigError, match="proto_weighting must be clients or samples, got 'pixels'"):
         FedProto(proto_weighting="pixels")
-    with pytest.raises(ConfigError, match="regulariser: 'both'"):
+    with pytest.raises(ConfigError, match="regulariser must be samples or prototypes, got 'both'"):
         FedProto(regulariser="both")
     with pytest.raises(ConfigError, match="weight has no default for segmentation"):
-        FedProto().adapt(small_segmentation_task())
-    FedProto().adapt(ClassificationTask("resnet18", 4, 3, width=4))
+        FedProto().check(small_segmentation_task())
+    FedProto().check(ClassificationTask("resnet18", 4, 3, width=4))
     with pytest.raises(ConfigError, match="one class per sample"):
         FedProto().check(MultilabelTask("resnet18", 4, 3, width=4))
     unnamed = ClassificationTask("resnet18", 4, 3, width=4)
     del unnamed.num_classes
     with pytest.raises(ConfigError, match="FedProto needs a task with classes; ClassificationTask has no num_classes"):
-        FedProto().adapt(unnamed)
+        FedProto().check(unnamed)

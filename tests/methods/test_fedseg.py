@@ -157,7 +157,7 @@ def test_errors():
         ({"weight": -1.0}, "weight: -1.0 is not a number of at least 0"),
         ({"temperature": 0.0}, "temperature: 0.0 is not a positive number"),
         ({"threshold": 1.5}, "threshold: 1.5 is not in"),
-        ({"present_set": "server"}, "present_set: 'server' is not one of batch, client"),
+        ({"present_set": "server"}, "present_set must be batch or client, got 'server'"),
         ({"max_anchors": 0}, "max_anchors: 0 is below 1"),
         ({"embedding_dim": 0}, "embedding_dim: 0 is below 1"),
         ({"contrast_from_round": 0}, "contrast_from_round: 0 is below 1"),

@@ -120,10 +120,10 @@ def test_errors():
         ({"temperature": 0.0}, "temperature: 0.0 is not a positive number"),
         ({"contrastive_weight": -1.0}, "contrastive_weight: -1.0 is not a number of at least 0"),
         ({"unbiased_weight": float("nan")}, "unbiased_weight: nan"),
-        ({"unbiased_reduction": "max"}, "unbiased_reduction: 'max' is not one of mean, sum"),
+        ({"unbiased_reduction": "max"}, "unbiased_reduction must be mean or sum, got 'max'"),
         ({"num_pixels": 0}, "num_pixels: 0 is below 1"),
     ):
         with pytest.raises(ConfigError, match=message):
             FPL(**options)
     with pytest.raises(ConfigError, match="num_pixels has no default for segmentation"):
-        FPL().adapt(small_segmentation_task())
+        FPL().check(small_segmentation_task())

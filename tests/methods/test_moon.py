@@ -155,7 +155,7 @@ def test_segmentation_without_a_head(tmp_path):
         ({"temperature": 0.0}, "temperature:"),
         ({"out_dim": 0}, "out_dim:"),
         ({"buffer": 0}, "buffer:"),
-        ({"first_round": "log2"}, "first_round: 'log2' is not one of skip, use_global"),
+        ({"first_round": "log2"}, "first_round must be skip or use_global, got 'log2'"),
     ],
 )
 def test_errors_name_the_option(options, message):

@@ -69,8 +69,8 @@ def test_maps_returned_are_not_overwritten_by_later_layers():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"backbone": "resnet19"}, "backbone: 'resnet19' is not one of resnet18"),
-        ({"stem": "tiny"}, "stem: 'tiny' is neither"),
+        ({"backbone": "resnet19"}, "backbone must be resnet18, .* or .*, got 'resnet19'"),
+        ({"stem": "tiny"}, "stem must be imagenet or small, got 'tiny'"),
         ({"num_classes": 0}, "num_classes: 0 is below 1"),
         ({"in_channels": 0}, "in_channels: 0 is below 1"),
         ({"width": 0}, "width: 0 is below 1"),

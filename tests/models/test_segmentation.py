@@ -85,13 +85,13 @@ def test_a_transformer_takes_its_own_weights(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"architecture": "pspnet"}, "architecture: 'pspnet' is not one of deeplabv3plus, fpn, unet, segformer"),
-        ({"encoder": "resnet101"}, "encoder: 'resnet101' is not one of"),
+        ({"architecture": "pspnet"}, "architecture must be deeplabv3plus, fpn, unet or segformer, got 'pspnet'"),
+        ({"encoder": "resnet101"}, "encoder must be .* or .*, got 'resnet101'"),
         ({"architecture": "segformer"}, "segformer goes with mit_b0, not with resnet18"),
         ({"encoder": "mit_b0"}, "unet goes with resnet18, resnet34 or resnet50, not with mit_b0"),
         ({"deep": "aspp"}, "unet has not; choose deep: encoder"),
         ({"in_channels": 0}, "in_channels: 0 is below 1"),
-        ({"architecture": "fpn", "decoder_channels": 16}, "decoder_channels: 16, but fpn normalises in 32 groups"),
+        ({"architecture": "fpn", "decoder_channels": 16}, "decoder_channels: 16, but fpn has 32 groups"),
         ({"decoder_channels": 0}, "decoder_channels: 0 is below 1"),
         ({"architecture": "segformer", "encoder": "mit_b0", "encoder_width": 16}, "mit_b0 has one width only"),
         ({"weights": "nowhere.pth"}, "no file nowhere.pth; nothing is downloaded"),

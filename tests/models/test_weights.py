@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_refused(tmp_path, state):
         ),
         ({"stem": "small"}, "in another shape 1 entries"),
         ({"in_channels": 4, "stem": "small"}, "in another shape 1 entries"),
-        ({"band_init": "zeros"}, "band_init: 'zeros' is neither"),
+        ({"band_init": "zeros"}, "band_init must be mean or random, got 'zeros'"),
     ):
         with pytest.raises(ConfigError, match=message):
             network(**arguments, weights=tmp_path / "w.pt")

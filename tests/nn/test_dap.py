@@ -124,5 +124,5 @@ def test_smoothing_starts_with_the_first_value():
 
 @pytest.mark.parametrize("option", [{"activation": "step"}, {"gate": "open"}])
 def test_unknown_choices_are_named(option):
-    with pytest.raises(ConfigError, match="is not one of"):
+    with pytest.raises(ConfigError, match=f"{next(iter(option))} must be .* or .*, got"):
         layers(**option)

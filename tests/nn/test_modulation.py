@@ -10,8 +10,10 @@ from torch.testing import assert_close
 from torchvision.models import resnet18, resnet34, resnet50, resnet101
 
 from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.nn.modulation import Modulation, insert_modulation, modulations
+from fedrs_lightning.nn.modulation import Modulation, insert_modulation
 from fedrs_lightning.seeding import rng_stream
+
+from ..conftest import modulations
 
 PLACES = ["pre_block", "pre_bn", "pre_conv2", "post_bn"]
 
@@ -109,7 +111,7 @@ def test_pre_bn_warns_that_batch_norm_cancels_it():
     [
         ({"count": 9}, "9, but the network has 8 residual blocks"),
         ({"count": -1}, "-1 is negative"),
-        ({"count": 1, "placement": "pre_blok"}, "placement: 'pre_blok' is not one of"),
+        ({"count": 1, "placement": "pre_blok"}, "placement must be .* or .*, got 'pre_blok'"),
         ({"count": 1, "order": "random"}, "order: 'random' is not one of"),
         ({"count": 1, "order": ["layer5.0"]}, "no block 'layer5.0'"),
         ({"count": 2, "order": ["layer1.0"]}, "1 different blocks are listed, 2 asked for"),

@@ -103,7 +103,7 @@ def test_cross_entropy_of_cosines(seed, valid):
             scores = {k: prototypes[k].numpy() @ v / np.linalg.norm(v) / 0.07 for k in range(4) if valid[k]}
             losses.append(np.log(sum(np.exp(score) for score in scores.values())) - scores[c])
     keep = torch.tensor(valid)
-    supervised = supervised_labels(labels, keep, 255)
+    supervised = supervised_labels(labels, keep)
     near = cosines(embedding, prototypes)
     torch.testing.assert_close(near, torch.einsum("bdhw,md->bmhw", F.normalize(embedding, dim=1), prototypes))
     loss = cosine_cross_entropy(near, supervised, keep, 0.07)
@@ -117,7 +117,7 @@ def test_gradients_are_those_of_the_definition():
     embedding.requires_grad_()
     prototypes.requires_grad_()
     keep = torch.tensor([True, True, False, True])
-    loss = cosine_cross_entropy(cosines(embedding, prototypes), supervised_labels(labels, keep, 255), keep, 0.1)
+    loss = cosine_cross_entropy(cosines(embedding, prototypes), supervised_labels(labels, keep), keep, 0.1)
     found = torch.autograd.grad(loss, (embedding, prototypes))
     inside = (labels != 255) & (labels != 2)
     rows = F.normalize(embedding.permute(0, 2, 3, 1)[inside], dim=1) @ prototypes[keep].T / 0.1
@@ -131,7 +131,7 @@ def test_gradients_are_those_of_the_definition():
 def test_no_pixel_no_loss_no_gradient(valid):
     embedding = torch.zeros(1, 3, 2, 2, requires_grad=True)
     keep, labels = torch.tensor(valid), torch.full((1, 2, 2), 255 if valid[0] else 0)
-    loss = cosine_cross_entropy(cosines(embedding, torch.eye(2, 3)), supervised_labels(labels, keep, 255), keep, 0.1)
+    loss = cosine_cross_entropy(cosines(embedding, torch.eye(2, 3)), supervised_labels(labels, keep), keep, 0.1)
     loss.backward()
     assert float(loss.detach()) == 0
     assert not embedding.grad.any()

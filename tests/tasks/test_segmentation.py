@@ -161,9 +161,9 @@ def test_a_trainer_learns_blocks_of_colour(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": "focal"}, "loss: 'focal' is not one of ce, ce_dice"),
-        ({"absent": "skip"}, "absent: 'skip' is not one of left_out, zero, labelled_only"),
-        ({"ignore_index": 2}, "ignore_index: 2 is one of the 4 classes; take another number, such as 255"),
+        ({"loss": "focal"}, "loss must be ce or ce_dice, got 'focal'"),
+        ({"absent": "skip"}, "absent must be left_out, zero or labelled_only, got 'skip'"),
+        ({"ignore_index": 2}, "ignore_index: 2 is one of 4 classes; take another, such as 255"),
         ({"class_names": ["a"]}, "class_names: 1 names for 4 classes"),
     ],
 )

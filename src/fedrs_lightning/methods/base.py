@@ -106,9 +106,7 @@ class FedAvg:
         return {name: term.detach() for name, term in terms.items()}
 
     def before_step(self, local: Local) -> None:
-        """Between the backward pass and the optimiser's step: change gradients in place. A parameter that took no part
-        in the loss has the gradient None.
-        """
+        """Change gradients in place, before the optimiser's step. One of a parameter that the loss left out is None."""
 
     def on_local_end(self, local: Local) -> None:
         """After the last step of local training; what is put into `local.memory` is kept."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods.base import FedAvg
@@ -23,35 +22,8 @@ if TYPE_CHECKING:
 OPTIMIZER = "optimizer/"
 
 
-class Centralised(FedAvg):
-    """Upper bound: one model trained on all clients' data, as if one client held it. A round is `local_epochs` passes.
-
-    Args:
-        keep_optimizer: carry the optimiser's state (momentum, Adam's moments) from round to round. False restarts it
-            in every round, as federated methods do.
-    """
-
-    pools_clients = True
-
-    def __init__(self, keep_optimizer: bool = True) -> None:
-        super().__init__()
-        self.keep_optimizer = keep_optimizer
-
-    def on_local_start(self, local: Local) -> None:
-        """Continue with the optimiser's state of the round before."""
-        if self.keep_optimizer:
-            restore_optimizer(local)
-
-    def on_local_end(self, local: Local) -> None:
-        """Keep the optimiser's state in the client's memory."""
-        if self.keep_optimizer:
-            keep_optimizer(local)
-
-
-class LocalOnly(FedAvg):
-    """Lower bound: every client trains its own model; nothing is sent and nothing aggregated.
-
-    All clients start from the same initial values. A client that sits out a round keeps its model as it is.
+class Bound(FedAvg):
+    """What both bounds share.
 
     Args:
         keep_optimizer: carry the optimiser's state (momentum, Adam's moments) from round to round. False restarts it
@@ -61,10 +33,6 @@ class LocalOnly(FedAvg):
     def __init__(self, keep_optimizer: bool = True) -> None:
         super().__init__()
         self.keep_optimizer = keep_optimizer
-
-    def private_keys(self, task: Task) -> set[str]:
-        """All of them."""
-        return set(task.model_state())
 
     def on_local_start(self, local: Local) -> None:
         """Continue with the optimiser's state of the client's last round."""
@@ -75,6 +43,23 @@ class LocalOnly(FedAvg):
         """Keep the optimiser's state in the client's memory."""
         if self.keep_optimizer:
             keep_optimizer(local)
+
+
+class Centralised(Bound):
+    """Upper bound: one model trained on all clients' data, as if one held it. A round is `local_epochs` passes."""
+
+    pools_clients = True
+
+
+class LocalOnly(Bound):
+    """Lower bound: every client trains its own model; nothing is sent and nothing aggregated.
+
+    All clients start from the same initial values. A client that sits out a round keeps its model as it is.
+    """
+
+    def private_keys(self, task: Task) -> set[str]:
+        """All of them."""
+        return set(task.model_state())
 
     def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
         """The server state as it is."""
@@ -107,16 +92,11 @@ def restore_optimizer(local: Local) -> None:
         if key.startswith(OPTIMIZER):
             name, entry = key.removeprefix(OPTIMIZER).rsplit("/", 1)
             states.setdefault(parameters[name], {})[entry] = _as(value, parameters[name])
-    if states:
-        _load(local.optimizer, states)
-
-
-def _load(optimizer: Optimizer, states: dict[Tensor, dict[str, Tensor]]) -> None:
-    """Through `load_state_dict`, which knows which entries belong on the CPU."""
-    content = optimizer.state_dict()
-    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    content["state"] = {index: states[parameter] for index, parameter in enumerate(order) if parameter in states}
-    optimizer.load_state_dict(content)
+    if states:  # through `load_state_dict`, which knows which entries belong on the CPU
+        content = local.optimizer.state_dict()
+        order = [parameter for group in local.optimizer.param_groups for parameter in group["params"]]
+        content["state"] = {index: states[parameter] for index, parameter in enumerate(order) if parameter in states}
+        local.optimizer.load_state_dict(content)
 
 
 def _as(value: Tensor, parameter: Tensor) -> Tensor:

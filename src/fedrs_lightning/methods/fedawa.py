@@ -9,15 +9,10 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, check_choices
 from fedrs_lightning.methods.base import Buffers, FedAvg
-from fedrs_lightning.methods.per_client import client_ids, rows_of
-from fedrs_lightning.methods.requirements import (
-    require_at_least_one,
-    require_choice,
-    require_not_negative,
-    require_positive,
-)
+from fedrs_lightning.methods.per_client import client_ids, client_samples, rows_of
+from fedrs_lightning.methods.requirements import require_at_least_one, require_not_negative, require_positive
 from fedrs_lightning.states import CHUNK, dot, entries, ordered_sum, piece
 from fedrs_lightning.types import Client, State, Upload
 
@@ -112,14 +107,7 @@ class FedAWA(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(buffers=buffers)
-        for name, value, choices in (
-            ("optimizer", optimizer, ServerOptimizer),
-            ("distance", distance, Distance),
-            ("regulariser", regulariser, Regulariser),
-            ("use_weights", use_weights, UseWeights),
-            ("init", init, Init),
-        ):
-            require_choice(name, value, choices)
+        check_choices(FedAWA.__init__, locals())
         require_not_negative(lr=lr, weight_decay=weight_decay, momentum=momentum)
         require_positive(gamma=gamma)
         require_at_least_one("lr: 0 keeps the weights as they start", server_steps=server_steps)
@@ -132,13 +120,10 @@ class FedAWA(FedAvg):
 
     def init_server(self, task: Task, clients: Sequence[Client]) -> State:
         """One logit a client."""
-        ordered = sorted(clients, key=lambda client: client.id)
-        samples = torch.tensor([client.num_samples for client in ordered], dtype=torch.float64)
+        samples = client_samples(clients)
         fractions = samples / samples.sum()
-        logits = {"fractions": fractions, "log_fractions": fractions.log(), "uniform": torch.zeros_like(fractions)}[
-            self.init
-        ]
-        return {IDS: client_ids(clients), LOGITS: logits}
+        starts = {"fractions": fractions, "log_fractions": fractions.log(), "uniform": torch.zeros_like(fractions)}
+        return {IDS: client_ids(clients), LOGITS: starts[self.init]}
 
     def weights(self, server: State, uploads: Sequence[Upload]) -> Tensor:
         """lambda of the participants, float64 [K]."""
@@ -149,10 +134,8 @@ class FedAWA(FedAvg):
         weights, logits = self._solve(server, uploads)
         for upload, weight, logit in zip(uploads, weights.tolist(), logits.tolist(), strict=True):
             upload.log |= {"weight": weight, "fedawa/logit": logit}
-        rows = rows_of(server[IDS], uploads)
-        return (
-            server | self.average(uploads, self.gamma * weights) | {LOGITS: server[LOGITS].index_copy(0, rows, logits)}
-        )
+        logits = server[LOGITS].index_copy(0, rows_of(server[IDS], uploads), logits)
+        return server | self.average(uploads, self.gamma * weights) | {LOGITS: logits}
 
     def objective(self, logits: Tensor, geometry: Geometry) -> Tensor:
         """J of the logits [K], float64."""
@@ -193,10 +176,9 @@ class FedAWA(FedAvg):
         if self.optimizer == "adam":
             lr = 1e-3 if self.lr is None else self.lr
             return torch.optim.Adam([logits], lr=lr, betas=self.betas, weight_decay=self.weight_decay or 0.0)
+        lr = 1e-2 if self.lr is None else self.lr
         decay = 5e-4 if self.weight_decay is None else self.weight_decay
-        return torch.optim.SGD(
-            [logits], lr=1e-2 if self.lr is None else self.lr, momentum=self.momentum, weight_decay=decay
-        )
+        return torch.optim.SGD([logits], lr=lr, momentum=self.momentum, weight_decay=decay)
 
 
 def measure(server: State, uploads: Sequence[Upload], keys: Sequence[str]) -> Geometry:

@@ -9,9 +9,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, check_choices, one_of
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting
-from fedrs_lightning.methods.requirements import require_choice
 from fedrs_lightning.nn.surgery import buffer_keys, keys_of, parameter_keys
 
 if TYPE_CHECKING:
@@ -54,18 +53,13 @@ class FedBN(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
-        require_choice("what", what, What)
-        require_choice("select", select, Select)
+        check_choices(FedBN.__init__, locals())
         for norm in norms:
-            require_choice("norms", norm, Norm)
+            one_of("norms", norm, _NORMS)
         self.what, self.select, self.norms = what, select, tuple(norms)
 
     def adapt(self, task: Task) -> None:
-        """Insert nothing; refuse a network without any such layer, on which this would be FedAvg.
-
-        Raises:
-            ConfigError: see above.
-        """
+        """Insert nothing; refuse a network without any such layer, on which this would be FedAvg."""
         if self.norms and not self.norm_keys(task):
             raise ConfigError(
                 f"{type(self).__name__}: the network has no entries that what={self.what}, select={self.select}, "

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, check_choices
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, normalise, num_samples
 from fedrs_lightning.methods.per_client import client_ids, rows_of
-from fedrs_lightning.methods.requirements import (
-    require_at_least_one,
-    require_choice,
-    require_not_negative,
-    require_positive,
-)
+from fedrs_lightning.methods.requirements import require_at_least_one, require_not_negative, require_positive
 from fedrs_lightning.nn.clustering import finch, kmeans, nearest_cluster, zscore
-from fedrs_lightning.nn.dap import DAP, Activation, Gate, drift, full_precision, smooth
+from fedrs_lightning.nn.dap import DAP, Activation, Gate, drift, smooth
+from fedrs_lightning.nn.precision import full_precision
 from fedrs_lightning.nn.prototypes import (
-    class_statistics,
+    ClassMeans,
     cosine_cross_entropy,
     cosines,
     resize_labels,
@@ -29,7 +26,7 @@ from fedrs_lightning.nn.prototypes import (
 )
 from fedrs_lightning.nn.surgery import MODEL, like, network_of
 from fedrs_lightning.seeding import torch_stream
-from fedrs_lightning.states import entries, select, weighted_sum
+from fedrs_lightning.states import entries, select, under, weighted_sum
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
 if TYPE_CHECKING:
@@ -48,9 +45,11 @@ CHILD = "feddap"
 CLIENTS, ANCHORS, VALID = "feddap/clients", "feddap/anchors", "feddap/valid"
 DESCRIPTOR, DESCRIPTORS, DESCRIBED = "feddap/descriptor", "feddap/descriptors", "feddap/described"
 CLUSTER, PENDING = "feddap/cluster", "feddap/pending"
-SUMS, COUNTS = "feddap/sums", "feddap/counts"
+SUMS, COUNTS, PIXELS = "feddap/sums", "feddap/counts", "feddap/pixels"
 MODULATORS, GATE, SENT = "feddap/modulators/", "feddap/gate/", "feddap/sent/"
 BRANCHES = ("spec", "spa", "dap")
+ADAPTERS = ("spectral", "spatial", "gate")
+"""Layers that stay on the client."""
 
 
 class FedDAP(FedAvg):
@@ -143,6 +142,19 @@ class FedDAP(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
+        check_choices(FedDAP.__init__, locals())
+        off = "0 switches the term off"
+        require_not_negative(off, lambda_dap=lambda_dap, lambda_inv=lambda_inv, lambda_drift=lambda_drift)
+        require_positive(temperature=temperature, eps=eps)
+        if not 0 <= smoothing < 1:
+            raise ConfigError(f"smoothing: {smoothing} is not in [0, 1); 0 keeps the last batch alone")
+        require_at_least_one("null never synchronises", sync_every=sync_every)
+        require_at_least_one(embedding_dim=embedding_dim, spectral_dim=spectral_dim, spatial_dim=spatial_dim)
+        require_at_least_one(class_dim=class_dim, hidden_sizes=min(hidden_sizes, default=None))
+        require_at_least_one(num_clusters=num_clusters, anchor_warmup_rounds=anchor_warmup_rounds)
+        if (clustering == "kmeans") == (num_clusters is None):
+            remedy = "kmeans needs a number" if clustering == "kmeans" else "finch finds the number itself, so set null"
+            raise ConfigError(f"num_clusters: {num_clusters} with clustering: {clustering}; {remedy}")
         self.temperature, self.lambda_dap = temperature, lambda_dap
         self.lambda_inv, self.lambda_drift = lambda_inv, lambda_drift
         self.sync_every, self.smoothing = sync_every, smoothing
@@ -154,80 +166,29 @@ class FedDAP(FedAvg):
         self.detach_descriptors, self.drift_reduction = detach_descriptors, drift_reduction
         self.anchor_warmup_rounds, self.anchor_source = anchor_warmup_rounds, anchor_source
         self.cluster_weights, self.descriptor_scaling = cluster_weights, descriptor_scaling
-        self._check()
-
-    def _check(self) -> None:
-        for name, choices in (
-            ("clustering", Clustering),
-            ("activation", Activation),
-            ("gate", Gate),
-            ("descriptor_convs", Convs),
-            ("descriptor_source", Source),
-            ("drift_reduction", Reduction),
-            ("anchor_source", AnchorSource),
-            ("cluster_weights", Weighting),
-            ("descriptor_scaling", Scaling),
-        ):
-            require_choice(name, getattr(self, name), choices)
-        weights = {name: getattr(self, name) for name in ("lambda_dap", "lambda_inv", "lambda_drift")}
-        require_not_negative("0 switches the term off", **weights)
-        require_positive(temperature=self.temperature, eps=self.eps)
-        if not 0 <= self.smoothing < 1:
-            raise ConfigError(f"smoothing: {self.smoothing} is not in [0, 1); 0 keeps the last batch alone")
-        require_at_least_one("null never synchronises", sync_every=self.sync_every)
-        require_at_least_one(
-            embedding_dim=self.embedding_dim,
-            spectral_dim=self.spectral_dim,
-            spatial_dim=self.spatial_dim,
-            class_dim=self.class_dim,
-            hidden_sizes=min(self.hidden_sizes, default=None),
-            num_clusters=self.num_clusters,
-            anchor_warmup_rounds=self.anchor_warmup_rounds,
-        )
-        if (self.clustering == "kmeans") == (self.num_clusters is None):
-            remedy = (
-                "kmeans needs a number" if self.clustering == "kmeans" else "finch finds the number itself, so set null"
-            )
-            raise ConfigError(f"num_clusters: {self.num_clusters} with clustering: {self.clustering}; {remedy}")
 
     # Structure
 
     def adapt(self, task: Task) -> None:
-        """Add the embedding head, the descriptor convolutions, the modulators and the gate as `task.model.feddap`.
-
-        Raises:
-            ConfigError: the network offers no shallow and deep feature maps, so this is no segmentation task.
+        """Add the embedding head, the descriptor convolutions, the modulators and the gate as `task.model.feddap`;
+        refuse a network without shallow and deep feature maps, which is none for segmentation.
         """
         network = network_of(task)
-        channels = [getattr(network, f"{name}_channels", None) for name in ("embedding", "shallow", "deep")]
-        if None in channels or task.label_kind != "pixel_classes":
-            raise ConfigError(
-                f"FedDAP needs a segmentation task with shallow and deep features; {type(task).__name__} has none"
-            )
-        embedding, shallow, deep = (int(count) for count in channels if count is not None)
-        layers = DAP(
-            int(task.num_classes),  # type: ignore[arg-type]
-            embedding,
-            shallow,
-            deep,
-            self.embedding_dim,
-            self.spectral_dim,
-            self.spatial_dim,
-            self.class_dim,
-            self.hidden_sizes,
-            self.activation,
-            self.gate,
-            self.eps,
-            self.detach_descriptors,
-        )
+        maps = "embedding", "shallow", "deep"
+        embedding, shallow, deep = (getattr(network, f"{name}_channels", 0) for name in maps)
+        if not (embedding and shallow and deep) or task.label_kind != "pixel_classes":
+            found = type(task).__name__
+            raise ConfigError(f"FedDAP needs a segmentation task with shallow and deep features; {found} has none")
+        count: int = task.num_classes  # type: ignore[assignment]
+        dims = self.embedding_dim, self.spectral_dim, self.spatial_dim, self.class_dim
+        eps, detach = self.eps, self.detach_descriptors
+        layers = DAP(count, embedding, shallow, deep, *dims, self.hidden_sizes, self.activation, self.gate, eps, detach)
         network.add_module(CHILD, layers.to(**like(network)))
 
     def private_keys(self, task: Task) -> set[str]:
         """Modulators and gate, and the descriptor convolutions if they are local."""
-        keys = self._modulator_keys(task) | self._gate_keys(task)
-        if self.descriptor_convs == "local":
-            keys |= _keys(task, "spectral_conv") | _keys(task, "spatial_conv")
-        return super().private_keys(task) | keys
+        convs = ("spectral_conv", "spatial_conv") if self.descriptor_convs == "local" else ()
+        return super().private_keys(task) | _keys(task, *ADAPTERS, *convs)
 
     def personal_keys(self, task: Task) -> set[str]:
         """None of its own: neither modulators nor gate take part in a prediction."""
@@ -251,17 +212,14 @@ class FedDAP(FedAvg):
     # Server to client
 
     def download(self, server: State, client_id: int) -> State:
-        """The shared model and the anchors; in the first round after a synchronisation also the gate and the modulators
-        of the client's cluster, under their `model/*` keys.
-        """
+        """The shared model and the anchors; just after a synchronisation also the gate and its cluster's modulators."""
         received = super().download(server, client_id) | select(server, (ANCHORS, VALID))
         row = rows_of(server[CLIENTS], [client_id])[0]
         if bool(server[PENDING][row]):
-            received |= {key.removeprefix(GATE): value for key, value in server.items() if key.startswith(GATE)}
+            received |= under(server, GATE)
             cluster = int(server[CLUSTER][row])
             if cluster >= 0:
-                modulators = {key: value for key, value in server.items() if key.startswith(MODULATORS)}
-                received |= {key.removeprefix(MODULATORS): value[cluster] for key, value in modulators.items()}
+                received |= {key: value[cluster] for key, value in under(server, MODULATORS).items()}
         return received
 
     # Client
@@ -270,34 +228,30 @@ class FedDAP(FedAvg):
         """Set out the anchors; with `statistics_pass` describe the data by the received model."""
         active = local.round > self.anchor_warmup_rounds
         local.scratch["anchors"], local.scratch["valid"] = local.received[ANCHORS], local.received[VALID] & active
-        local.scratch["samples"] = 0
+        local.scratch[PIXELS] = ClassMeans(len(local.scratch["valid"]), local.client.num_samples, normalise=True)
         if self.descriptor_source == "statistics_pass":
-            self._pass(
-                local, lambda output, _: self._describe(local, torch.cat(_layers(local.task).descriptors(output)))
-            )
+            self._pass(local, lambda output, _: self._describe(local, *_layers(local.task).descriptors(output)))
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
-        """The task's loss and the three weighted terms `dap`, `anchor` and `drift`, from the one forward pass of the
-        batch.
-        """
+        """The task's loss and the weighted terms `dap`, `anchor` and `drift`, from one forward pass of the batch."""
         layers, anchors, valid = _layers(local.task), local.scratch["anchors"], local.scratch["valid"]
         prototypes = layers(output, anchors)
         embedding = layers.embed(output.embedding)  # [B, D, h, w]
         labels = resize_labels(batch["mask"], embedding.shape[-2:])
         with full_precision(anchors):
             near = cosines(embedding, torch.cat([prototypes.dap, anchors]))  # [B, 2 C, h, w]
-            supervised = supervised_labels(labels, valid, local.task.ignore_index)
-            dap, anchor = (
-                cosine_cross_entropy(part, supervised, valid, self.temperature) for part in near.chunk(2, dim=1)
-            )
+            supervised = supervised_labels(labels, valid)
+            near_dap, near_anchors = near.chunk(2, dim=1)
+            dap = cosine_cross_entropy(near_dap, supervised, valid, self.temperature)
+            anchor = cosine_cross_entropy(near_anchors, supervised, valid, self.temperature)
             apart = drift(prototypes.branches, anchors)  # [3, C]
             of_class = apart.sum(0) if self.drift_reduction == "sum" else apart.mean(0)
             wandering = torch.where(valid, of_class, 0.0).sum() / valid.sum().clamp(min=1)
         self._observe(local, prototypes.gate, apart)
         if self.descriptor_source == "training_batches":
-            self._describe(local, torch.cat([prototypes.spectral_descriptor, prototypes.spatial_descriptor]))
+            self._describe(local, prototypes.spectral_descriptor, prototypes.spatial_descriptor)
         if self.anchor_source == "last_epoch":
-            self._count(local, embedding.detach(), labels, len(batch["image"]))
+            self._count(local, embedding, batch)
         return super().loss(local, batch, output) | {
             "dap": self.lambda_dap * dap,
             "anchor": self.lambda_inv * anchor,
@@ -307,55 +261,41 @@ class FedDAP(FedAvg):
     def on_local_end(self, local: Local) -> None:
         """Sum the pixels' embeddings by class, and log what gate and prototypes did: means over the steps."""
         if self.anchor_source == "after_training":
-
-            def count(output: Output, batch: Batch) -> None:
-                embedding = _layers(local.task).embed(output.embedding)
-                self._count(local, embedding, resize_labels(batch["mask"], embedding.shape[-2:]), len(batch["image"]))
-
-            local.scratch["samples"] = 0
-            self._pass(local, count)
-        names = getattr(local.task, "class_names", None) or [
-            str(number) for number in range(len(local.scratch["valid"]))
-        ]
+            embed = _layers(local.task).embed
+            self._pass(local, lambda output, batch: self._count(local, embed(output.embedding), batch))
         seen = local.scratch["valid"].tolist()
-        table = (
-            local.scratch["observed"] / local.scratch["steps"]
-        ).tolist()  # gate, then the drift of the three prototypes
+        names = getattr(local.task, "class_names", None) or range(len(seen))
+        # gate, then the drift of the three prototypes
+        table = (local.scratch["observed"] / local.scratch["steps"]).tolist()
         for label, row in zip(("gate", *(f"drift_{branch}" for branch in BRANCHES)), table, strict=True):
-            local.log |= {
-                f"feddap/{label}/{name}": value for name, value, valid in zip(names, row, seen, strict=True) if valid
-            }
+            values = {f"feddap/{label}/{name}": value for name, value in zip(names, row, strict=True)}
+            local.log |= dict(compress(values.items(), seen))
 
     def upload(self, local: Local) -> State:
         """Sums, counts and the smoothed descriptor; in a round of synchronisation modulators and gate too."""
-        state = {SUMS: local.scratch["sums"], COUNTS: local.scratch["counts"], DESCRIPTOR: local.memory[DESCRIPTOR]}
+        pixels = local.scratch[PIXELS]
+        state = {SUMS: pixels.sums, COUNTS: pixels.counts, DESCRIPTOR: local.memory[DESCRIPTOR]}
         if self.sync_every is not None and local.round % self.sync_every == 0:
-            own = self._modulator_keys(local.task) | self._gate_keys(local.task)
+            own = _keys(local.task, *ADAPTERS)
             state |= {SENT + key: value for key, value in local.task.model_state().items() if key in own}
         return state
 
     @torch.no_grad()
     def _pass(self, local: Local, use: Callable[[Output, Batch], None]) -> None:
-        """Show the client's own data, not augmented, to the network in evaluation mode, which leaves batch norm as it
-        is.
-        """
+        """Show the client's own data, not augmented, to the network in evaluation mode: batch norm stays as it is."""
         local.task.eval()
         for batch in local.batches(False):
             with local.fabric.autocast():
                 use(local.task(batch["image"]), batch)
         local.task.train()
 
-    def _describe(self, local: Local, descriptor: Tensor) -> None:
-        local.memory[DESCRIPTOR] = smooth(local.memory.get(DESCRIPTOR), descriptor.detach(), self.smoothing)
+    def _count(self, local: Local, embedding: Tensor, batch: Batch) -> None:
+        labels = resize_labels(batch["mask"], embedding.shape[-2:])
+        local.scratch[PIXELS].add(embedding, labels, len(batch["image"]))
 
-    def _count(self, local: Local, embedding: Tensor, labels: Tensor, samples: int) -> None:
-        """Add a batch to the sums and counts of the pass that is under way; a new pass starts them anew."""
-        with full_precision(embedding):
-            sums, counts = class_statistics(embedding, labels, len(local.scratch["valid"]))
-        if local.scratch["samples"] % local.client.num_samples:
-            sums, counts = sums + local.scratch["sums"], counts + local.scratch["counts"]
-        local.scratch["sums"], local.scratch["counts"] = sums, counts
-        local.scratch["samples"] += samples
+    def _describe(self, local: Local, *descriptors: Tensor) -> None:
+        fresh = torch.cat(descriptors).detach()
+        local.memory[DESCRIPTOR] = smooth(local.memory.get(DESCRIPTOR), fresh, self.smoothing)
 
     def _observe(self, local: Local, gate: Tensor, apart: Tensor) -> None:
         table = torch.cat([gate[None], apart]).detach().double()  # [4, C]
@@ -401,27 +341,19 @@ class FedDAP(FedAvg):
             descriptors = torch.cat([spectral / spectral.shape[1] ** 0.5, spatial / spatial.shape[1] ** 0.5], dim=1)
         labels = self.cluster(descriptors[rows])
         nearest = nearest_cluster(descriptors, descriptors[rows], labels).index_copy(0, rows, labels)
-        weights = (
-            num_samples(uploads) if self.cluster_weights == "samples" else torch.ones(len(uploads), dtype=torch.float64)
-        )
+        weights = num_samples(uploads)
+        if self.cluster_weights == "uniform":
+            weights = torch.ones_like(weights)
         clusters = [(labels == number).nonzero()[:, 0].tolist() for number in range(int(labels.max()) + 1)]
         synchronised = {CLUSTER: torch.where(state[DESCRIBED], nearest, -1), PENDING: torch.ones_like(state[PENDING])}
-        for key in [key for key in uploads[0].state if key.startswith(SENT)]:
-            values, name = entries(uploads, key), key.removeprefix(SENT)
+        for name in under(uploads[0].state, SENT):
+            values = entries(uploads, SENT + name)
             if name.startswith(f"{MODEL}{CHILD}.gate."):
                 synchronised[GATE + name] = weighted_sum(values, normalise(weights))
             else:
-                means = [
-                    weighted_sum([values[k] for k in members], normalise(weights[members])) for members in clusters
-                ]
+                means = [weighted_sum([values[k] for k in own], normalise(weights[own])) for own in clusters]
                 synchronised[MODULATORS + name] = torch.stack(means)
         return synchronised
-
-    def _modulator_keys(self, task: Task) -> set[str]:
-        return _keys(task, "spectral") | _keys(task, "spatial")
-
-    def _gate_keys(self, task: Task) -> set[str]:
-        return _keys(task, "gate")
 
 
 def _layers(task: Task) -> DAP:
@@ -430,5 +362,6 @@ def _layers(task: Task) -> DAP:
     return layers
 
 
-def _keys(task: Task, part: str) -> set[str]:
-    return {f"{MODEL}{CHILD}.{part}.{name}" for name in _layers(task).get_submodule(part).state_dict()}
+def _keys(task: Task, *parts: str) -> set[str]:
+    layers = {part: _layers(task).get_submodule(part) for part in parts}
+    return {f"{MODEL}{CHILD}.{part}.{name}" for part, layer in layers.items() for name in layer.state_dict()}

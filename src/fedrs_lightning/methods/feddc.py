@@ -1,6 +1,4 @@
-"""FedDC: clients keep the drift of their models and correct for it (Gao et al., 2022, arXiv:2203.11751;
-docs/methods.md).
-"""
+"""FedDC: clients keep their drift and correct for it (Gao et al., 2022, arXiv:2203.11751; docs/methods.md)."""
 
 from __future__ import annotations
 
@@ -11,9 +9,10 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
+from fedrs_lightning.errors import check_choices
 from fedrs_lightning.methods.base import Buffers, FedAvg
-from fedrs_lightning.methods.per_client import client_ids, rows_of
-from fedrs_lightning.methods.requirements import require_choice, require_not_negative, require_positive
+from fedrs_lightning.methods.per_client import client_ids, client_samples, rows_of
+from fedrs_lightning.methods.requirements import require_not_negative, require_positive
 from fedrs_lightning.nn.trainable import snapshot, squared_distance, trainable
 from fedrs_lightning.states import entries, weighted_sum
 from fedrs_lightning.types import Client, Local, State, Upload
@@ -29,8 +28,7 @@ STATE, DRIFT, CHANGE = "feddc/state/", "feddc/drift/", "feddc/change/"
 
 
 class FedDC(FedAvg):
-    """Federated averaging with a drift variable h_k and a gradient state c_k on every client, both as large as the
-    model.
+    """Federated averaging with a drift variable h_k and a gradient state c_k on every client, each a model in size.
 
     With w the received model, K clients, q_k = K n_k / (n_1 + ... + n_K) and alpha_k = alpha / q_k, a client minimises
 
@@ -76,23 +74,18 @@ class FedDC(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__("uniform" if server_rule == "released" else "samples", buffers)
+        check_choices(FedDC.__init__, locals())
         require_not_negative(alpha=alpha)
         require_positive("null does not clip", clip=clip)
-        require_choice("server_rule", server_rule, ServerRule)
-        require_choice("state_scale", state_scale, StateScale)
         self.alpha, self.server_rule, self.clip, self.state_scale = alpha, server_rule, clip, state_scale
 
     def init_server(self, task: Task, clients: Sequence[Client]) -> State:
         """c = 0, the mean drift of all clients (released rule), and every client's q_k."""
-        ids = client_ids(clients)
-        samples = torch.zeros(len(ids), dtype=torch.float64)
-        samples[rows_of(ids, [client.id for client in clients])] = torch.tensor(
-            [client.num_samples for client in clients], dtype=torch.float64
-        )
-        state: State = {IDS: ids, SIZES: len(ids) * samples / samples.sum()}
+        samples = client_samples(clients)
+        state = {IDS: client_ids(clients), SIZES: len(clients) * samples / samples.sum()}
         names = (STATE, DRIFT) if self.server_rule == "released" else (STATE,)
-        zeros = {key: torch.zeros_like(value, device="cpu") for key, value in trainable(task).items()}
-        return state | {name + key: value.detach().clone() for name in names for key, value in zeros.items()}
+        own = trainable(task).items()
+        return state | {name + key: torch.zeros_like(value, device="cpu") for name in names for key, value in own}
 
     def download(self, server: State, client_id: int) -> State:
         """The model, c and this client's q_k."""
@@ -147,9 +140,8 @@ class FedDC(FedAvg):
             # c_k' - c_k = -c / q_k - Delta / (M eta)
             shared = [local.received[STATE + key] for key in parameters]
             change = list(torch._foreach_neg(torch._foreach_div(shared, size)))
-            torch._foreach_add_(
-                change, moved, alpha=-1 / (local.num_steps * local.learning_rate) if local.learning_rate else 0.0
-            )
+            factor = -1 / (local.num_steps * local.learning_rate) if local.learning_rate else 0.0
+            torch._foreach_add_(change, moved, alpha=factor)
         else:
             change = [torch.zeros_like(value) for value in moved]
         state = torch._foreach_add(_of_client(local, STATE, parameters), change)
@@ -194,7 +186,5 @@ class FedDC(FedAvg):
 
 def _of_client(local: Local, name: str, parameters: dict[str, nn.Parameter]) -> list[Tensor]:
     """This client's h_k or c_k; zero before its first round."""
-    return [
-        local.memory[name + key] if name + key in local.memory else torch.zeros_like(p.detach())
-        for key, p in parameters.items()
-    ]
+    memory = local.memory
+    return [memory[name + key] if name + key in memory else torch.zeros_like(p) for key, p in parameters.items()]

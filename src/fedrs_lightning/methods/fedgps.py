@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, check_choices
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, stack
 from fedrs_lightning.methods.per_client import client_ids, rows_of
-from fedrs_lightning.methods.requirements import (
-    require_at_least_one,
-    require_choice,
-    require_not_negative,
-    require_positive,
-)
-from fedrs_lightning.nn.projection import in_at_least_float32, last_linear, replace_layer
+from fedrs_lightning.methods.requirements import require_at_least_one, require_not_negative, require_positive
+from fedrs_lightning.nn.precision import in_at_least_float32
+from fedrs_lightning.nn.projection import last_linear, replace_layer
+from fedrs_lightning.nn.prototypes import members, merged_means
 from fedrs_lightning.nn.surgery import network_of
 from fedrs_lightning.nn.surrogate import class_means, draw, supervised_contrast
 from fedrs_lightning.nn.trainable import snapshot, trainable
-from fedrs_lightning.states import ordered_sum
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
 if TYPE_CHECKING:
     from fedrs_lightning.tasks.base import Task
 
-Surrogate = Literal["gaussian"]
 Outputs = Literal["first", "all"]
 SetPositives = Literal["drop", "same_labels"]
 
@@ -40,8 +37,7 @@ LABELS = "surrogate"
 
 
 class FedGPS(FedAvg):
-    """Federated averaging with surrogate images in every batch, and gradients taken a step along the update of the
-    others.
+    """Federated averaging with surrogate images in every batch, and gradients taken ahead, along the others' update.
 
     *Surrogate data.* C classes of images without real content, the same for all clients: a Gaussian a class, whose mean
     is a coarse random image. Surrogate class c is trained as class C + c of a network with 2C outputs. In every step as
@@ -95,7 +91,7 @@ class FedGPS(FedAvg):
 
     def __init__(
         self,
-        surrogate: Surrogate | None = "gaussian",
+        surrogate: Literal["gaussian"] | None = "gaussian",
         surrogate_weight_ce: float = 1.0,
         class_weight: float = 1.0,
         surrogate_weight: float = 0.1,
@@ -114,10 +110,9 @@ class FedGPS(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
-        if surrogate is not None:
-            require_choice("surrogate", surrogate, Surrogate)
-        require_choice("evaluate", evaluate, Outputs)
-        require_choice("multilabel", multilabel, SetPositives)
+        check_choices(FedGPS.__init__, locals())
+        if surrogate not in ("gaussian", None):
+            raise ConfigError(f"surrogate must be gaussian or null, got '{surrogate}'")
         require_not_negative(
             surrogate_weight_ce=surrogate_weight_ce,
             class_weight=class_weight,
@@ -140,11 +135,7 @@ class FedGPS(FedAvg):
     # Structure
 
     def check(self, task: Task) -> None:
-        """Refuse an arg-max over all outputs where samples have several labels.
-
-        Raises:
-            ConfigError: `evaluate` is `all` on such a task.
-        """
+        """Refuse an arg-max over all outputs where samples have several labels."""
         if task.label_kind == "several_classes" and self.evaluate == "all":
             raise ConfigError(
                 f"FedGPS: evaluate: all takes the one best of 2C outputs, and {type(task).__name__} has several "
@@ -152,10 +143,8 @@ class FedGPS(FedAvg):
             )
 
     def adapt(self, task: Task) -> None:
-        """Give the classifier 2C outputs; the first C start as they would without.
-
-        Raises:
-            ConfigError: no image classification, or a last layer that is not linear.
+        """Give the classifier 2C outputs, of which the first C start as they would without; refuse a task that is no
+        image classification, or whose last layer is not linear.
         """
         network = network_of(task)
         found = None if task.label_kind == "pixel_classes" else last_linear(network, task.head_keys())
@@ -175,20 +164,18 @@ class FedGPS(FedAvg):
                 wide.bias[:count].copy_(old.bias)
         replace_layer(network, name, wide)
         if self.evaluate == "first":
-            network.register_forward_hook(_FirstOutputs(count))
+            network.register_forward_hook(partial(_first_outputs, count))
         else:
             task.num_classes = 2 * count  # type: ignore[assignment]  # the metric counts as many
 
     def init_server(self, task: Task, clients: Sequence[Client]) -> State:
         """No update and no prototype yet; nobody has had a share."""
-        ids = client_ids(clients)
-        state: State = {IDS: ids, SHARES: torch.zeros(len(ids), dtype=torch.float64)}
-        state |= {
-            UPDATE + key: torch.zeros_like(value.detach(), device="cpu") for key, value in trainable(task).items()
-        }
+        state = {IDS: client_ids(clients), SHARES: torch.zeros(len(clients), dtype=torch.float64)}
+        state |= {UPDATE + key: torch.zeros_like(value, device="cpu") for key, value in trainable(task).items()}
         if self.surrogate is not None:
-            layer = self._classifier(task)
-            count = layer.out_features // 2
+            found = last_linear(network_of(task), task.head_keys())
+            assert found is not None
+            count, layer = found[1].out_features // 2, found[1]
             state[PROTOTYPES] = torch.zeros(count, layer.in_features, dtype=layer.weight.dtype)
             state[SEEN] = torch.zeros(count, dtype=torch.bool)
         return state
@@ -217,9 +204,8 @@ class FedGPS(FedAvg):
             return None
         ahead = [local.received[UPDATE + key] for key in keys]
         if share > 0:
-            ahead = [
-                (value - share * local.memory[OWN + key]) / (1 - share) for key, value in zip(keys, ahead, strict=True)
-            ]
+            own = [local.memory[OWN + key] for key in keys]
+            ahead = [(value - share * mine) / (1 - share) for value, mine in zip(ahead, own, strict=True)]
         length = torch.stack(torch._foreach_norm(ahead)).sum()
         return [value / length for value in ahead] if bool(length > 0) else None
 
@@ -243,42 +229,36 @@ class FedGPS(FedAvg):
             nn.utils.clip_grad_norm_(parameters, self.clip)
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
-        """The task's loss of the real images and the weighted terms of the surrogates; those that do not apply are left
-        out.
-        """
+        """The task's loss of the real images and the weighted terms of the surrogates, less those that do not apply."""
         features, labels = in_at_least_float32(output.embedding), batch["label"]
         if self.surrogate is None:
             contrast = self._contrast(features, features[:0], labels, labels.new_zeros(0, dtype=torch.int64), 0)
             return super().loss(local, batch, output) | {"contrast": self.class_weight * contrast}
-        count, kinds = len(labels), batch[LABELS]
-        classes = output.logits.shape[1] // 2
-        real, surrogate = _rows(output, slice(None, count)), _rows(output, slice(count, None))
-        targets = labels, classes + kinds
+        count, kinds, classes = len(labels), batch[LABELS], output.logits.shape[1] // 2
+        real = Output(output.logits[:count], output.embedding[:count])
+        surrogate = Output(output.logits[count:], output.embedding[count:])
+        of_real, of_surrogates = labels, classes + kinds
         if labels.is_floating_point():
-            padding = torch.zeros_like(labels)
-            targets = (
-                torch.cat([labels, padding], 1),
-                torch.cat([torch.zeros(len(kinds), classes, device=labels.device), _one_hot(kinds, classes)], 1),
-            )
+            of_real, of_surrogates = F.pad(labels, (0, classes)), members(of_surrogates, 2 * classes).float()
         apart = (in_at_least_float32(surrogate.embedding) - local.received[PROTOTYPES][kinds]).square().mean(1)
         known = local.received[SEEN][kinds]
         self._count(local, surrogate.embedding, kinds)
-        return {
-            **super().loss(local, {**batch, "label": targets[0]}, real),
-            "surrogate": self.surrogate_weight_ce * local.task.criterion(surrogate, {**batch, "label": targets[1]}),
-            "contrast": self.class_weight * self._contrast(features[:count], features[count:], labels, kinds, classes),
-            "surrogate_contrast": self.surrogate_weight
-            * supervised_contrast(features[count:], kinds, self.temperature),
-            "prototype": self.prototype_weight * torch.where(known, apart, 0.0).sum() / known.sum().clamp(min=1),
-        }
+        terms = super().loss(local, {**batch, "label": of_real}, real)
+        cross_entropy = local.task.criterion(surrogate, {**batch, "label": of_surrogates})
+        terms["surrogate"] = self.surrogate_weight_ce * cross_entropy
+        contrast = self._contrast(features[:count], features[count:], labels, kinds, classes)
+        terms["contrast"] = self.class_weight * contrast
+        contrast = supervised_contrast(features[count:], kinds, self.temperature)
+        terms["surrogate_contrast"] = self.surrogate_weight * contrast
+        terms["prototype"] = self.prototype_weight * torch.where(known, apart, 0.0).sum() / known.sum().clamp(min=1)
+        return terms
 
     def _contrast(self, real: Tensor, surrogate: Tensor, labels: Tensor, kinds: Tensor, classes: int) -> Tensor:
         """SC of real and surrogate images together, without gradient through the surrogates."""
         features = torch.cat([real, surrogate.detach()])
         if not labels.is_floating_point():
-            return supervised_contrast(
-                features, torch.cat([labels, kinds + (0 if self.class_match else classes)]), self.temperature
-            )
+            of_all = torch.cat([labels, kinds if self.class_match else kinds + classes])
+            return supervised_contrast(features, of_all, self.temperature)
         if self.multilabel == "drop":
             return 0.0 * real.sum()
         positive = torch.zeros(len(features), len(features), dtype=torch.bool, device=real.device)
@@ -288,29 +268,22 @@ class FedGPS(FedAvg):
 
     def _with_surrogates(self, local: Local, batch: Batch) -> Batch:
         """The batch with as many surrogates behind its images."""
-        image = batch["image"]
-        means = self._means(local, image)
-        kinds = torch.randint(0, len(means), (len(image),), device=image.device)
-        size = (int(image.shape[2]), int(image.shape[3]))
-        images = draw(means, kinds, size, self.surrogate_noise_std).to(image.dtype)
-        return {**batch, "image": torch.cat([image, images]), LABELS: kinds}
-
-    def _means(self, local: Local, image: Tensor) -> Tensor:
+        image, count = batch["image"], len(local.received[PROTOTYPES])
         if "fedgps/means" not in local.scratch:
-            classes = len(local.received[PROTOTYPES])
-            coarse = class_means(
-                self.surrogate_seed, classes, image.shape[1], self.surrogate_side, self.surrogate_mean_std
-            )
-            local.scratch["fedgps/means"] = coarse.to(image.device)
-        means: Tensor = local.scratch["fedgps/means"]
-        return means
+            form = count, image.shape[1], self.surrogate_side
+            means = class_means(self.surrogate_seed, *form, self.surrogate_mean_std)
+            local.scratch["fedgps/means"] = means.to(image.device)
+        kinds = torch.randint(0, count, (len(image),), device=image.device)
+        size = (int(image.shape[2]), int(image.shape[3]))
+        images = draw(local.scratch["fedgps/means"], kinds, size, self.surrogate_noise_std).to(image.dtype)
+        return {**batch, "image": torch.cat([image, images]), LABELS: kinds}
 
     @torch.no_grad()
     def _count(self, local: Local, features: Tensor, kinds: Tensor) -> None:
         """Add surrogate embeddings to their classes' sums, by a product that gives the same bits on every run."""
-        members = _one_hot(kinds, len(local.scratch["fedgps/counts"])).double()
-        local.scratch["fedgps/sums"] += members.T @ features.detach().double()
-        local.scratch["fedgps/counts"] += members.sum(0).long()
+        inside = members(kinds, len(local.scratch["fedgps/counts"]))  # [B, C]
+        local.scratch["fedgps/sums"] += inside.double().T @ features.detach().double()
+        local.scratch["fedgps/counts"] += inside.sum(0)
 
     def on_local_end(self, local: Local) -> None:
         """Keep the own update for the next round's look-ahead."""
@@ -336,36 +309,13 @@ class FedGPS(FedAvg):
             state[UPDATE + key] = (state[key].double() - server[key].double()).to(server[key].dtype)
         shares = torch.tensor([upload.log["weight"] for upload in uploads], dtype=torch.float64)
         state[SHARES] = torch.zeros_like(server[SHARES]).index_copy(0, rows_of(server[IDS], uploads), shares)
-        return state | self._prototypes(server, uploads) if PROTOTYPES in server else state
-
-    def _prototypes(self, server: State, uploads: Sequence[Upload]) -> State:
-        """Means over the participants weighted by counts; a class that nobody saw keeps its prototype."""
-        counts, means = stack(uploads, COUNTS), stack(uploads, PROTOTYPES)  # [K, C], [K, C, D]
-        total = counts.sum(0)
-        mean = ordered_sum(counts[..., None] * means) / total.clamp(min=1)[:, None]
-        fresh = torch.where((total > 0)[:, None], mean.to(server[PROTOTYPES].dtype), server[PROTOTYPES])
-        return {PROTOTYPES: fresh, SEEN: server[SEEN] | (total > 0)}
-
-    def _classifier(self, task: Task) -> nn.Linear:
-        found = last_linear(network_of(task), task.head_keys())
-        assert found is not None
-        return found[1]
+        if PROTOTYPES in server:
+            means, counts = stack(uploads, PROTOTYPES), stack(uploads, COUNTS)  # [K, C, D], [K, C]
+            state[PROTOTYPES], seen = merged_means(means, counts, server[PROTOTYPES])
+            state[SEEN] = server[SEEN] | seen
+        return state
 
 
-class _FirstOutputs:
+def _first_outputs(count: int, network: nn.Module, inputs: tuple[Any, ...], output: Output) -> Output:
     """Outside training, shows the first C outputs alone."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __call__(self, network: nn.Module, inputs: tuple[Any, ...], output: Output) -> Output:
-        return output if network.training else replace(output, logits=output.logits[:, : self.count])
-
-
-def _rows(output: Output, rows: slice) -> Output:
-    """These rows of a batch's logits and embeddings."""
-    return Output(output.logits[rows], output.embedding[rows])
-
-
-def _one_hot(labels: Tensor, count: int) -> Tensor:
-    return (labels[:, None] == torch.arange(count, device=labels.device)).float()
+    return output if network.training else replace(output, logits=output.logits[:, :count])

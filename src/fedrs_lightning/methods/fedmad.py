@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedrs_lightning.errors import TrainingError
+from fedrs_lightning.errors import TrainingError, check_choices
 from fedrs_lightning.methods.base import Buffers, Weighting, normalise, num_samples, stack
 from fedrs_lightning.methods.fedbn import FedBN, Norm
-from fedrs_lightning.methods.requirements import require_choice, require_not_negative
+from fedrs_lightning.methods.requirements import require_not_negative
 from fedrs_lightning.nn.modulation import Modulation, Order, Placement, Which, insert_modulation
 from fedrs_lightning.nn.surgery import keys_of, network_of
 from fedrs_lightning.states import dot, flatten, ordered_sum
@@ -99,19 +99,8 @@ class FedMAD(FedBN):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(norms=norms, weighting=weighting, buffers=buffers)
+        check_choices(FedMAD.__init__, locals())
         require_not_negative(power=power, eps=eps)
-        for name, value, choices in (
-            ("negative", negative, Negative),
-            ("eps_place", eps_place, EpsPlace),
-            ("reference", reference, Reference),
-            ("zero_update", zero_update, ZeroUpdate),
-            ("upload", upload, Sent),
-            ("direction_of", direction_of, Source),
-            ("granularity", granularity, Granularity),
-            ("modulation", modulation, Home),
-            ("head", head, Home),
-        ):
-            require_choice(name, value, choices)
         self.power, self.num_layers, self.placement, self.which, self.order = power, num_layers, placement, which, order
         self.eps, self.eps_place, self.negative = eps, eps_place, negative
         self.reference, self.zero_update, self.sent = reference, zero_update, upload
@@ -122,15 +111,8 @@ class FedMAD(FedBN):
     def adapt(self, task: Task) -> None:
         """Insert the modulation layers."""
         super().adapt(task)
-        insert_modulation(
-            task.model,
-            self.num_layers,
-            self.placement,
-            self.which,
-            self.order,
-            gamma=self.initial_gamma,
-            beta=self.initial_beta,
-        )
+        start = self.initial_gamma, self.initial_beta
+        insert_modulation(task.model, self.num_layers, self.placement, self.which, self.order, *start)
 
     def private_keys(self, task: Task) -> set[str]:
         """Batch norm and modulation, and the last layer if it is to be private."""
@@ -175,6 +157,7 @@ class FedMAD(FedBN):
     def _scores(self, directions: Sequence[Tensor], uploads: Sequence[Upload]) -> Tensor | None:
         """s_k in [-1, 1], float64 [K]: means over the modules whose reference does not vanish; None when all vanish."""
         cosines = []
+        extra = self.eps if self.eps_place == "denominator" else 0.0
         emphasis = torch.ones(len(uploads), dtype=torch.float64)
         if self.reference == "weighted":
             emphasis = normalise(self._sizes(uploads))
@@ -182,7 +165,6 @@ class FedMAD(FedBN):
             reference = ordered_sum(emphasis[:, None] * direction)  # [P]
             length = dot(reference, reference).sqrt()
             if length > ZERO_NORM:
-                extra = self.eps if self.eps_place == "denominator" else 0.0
                 cosines.append(dot(direction, reference) / (length + extra))  # |d_k| = 1
         return ordered_sum(torch.stack(cosines)) / len(cosines) if cosines else None
 
@@ -214,15 +196,8 @@ class FedMAD(FedBN):
     def _sources(self, network: nn.Module) -> list[tuple[str, nn.Module]]:
         if self.direction_of != "bn" and self.num_layers == 0:
             return []
-        types: dict[Source, tuple[type[nn.Module], ...]] = {
-            "bn": (_BatchNorm,),
-            "gamma_beta_bn": (Modulation, _BatchNorm),
-        }
-        return [
-            (name, module)
-            for name, module in network.named_modules()
-            if isinstance(module, types.get(self.direction_of, (Modulation,)))
-        ]
+        types = {"bn": (_BatchNorm,), "gamma_beta_bn": (Modulation, _BatchNorm)}.get(self.direction_of, (Modulation,))
+        return [(name, module) for name, module in network.named_modules() if isinstance(module, types)]
 
     def _parameters(self, layer: nn.Module) -> list[nn.Parameter]:
         if not isinstance(layer, Modulation):

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, check_choices
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, stack
-from fedrs_lightning.methods.requirements import num_classes, require_choice, require_not_negative, require_one_class
+from fedrs_lightning.methods.requirements import num_classes, require_not_negative
+from fedrs_lightning.nn.precision import full_precision
 from fedrs_lightning.nn.projection import embedding_form
-from fedrs_lightning.nn.prototypes import ClassMeans, class_labels, class_statistics, has_entry, pixel_form
-from fedrs_lightning.states import ordered_sum, select
+from fedrs_lightning.nn.prototypes import (
+    ClassMeans,
+    class_labels,
+    class_statistics,
+    has_entry,
+    merged_means,
+    pixel_form,
+)
+from fedrs_lightning.states import select
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
 if TYPE_CHECKING:
@@ -72,33 +80,18 @@ class FedProto(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
+        check_choices(FedProto.__init__, locals())
         require_not_negative("0 switches the term off", weight=weight)
-        require_choice("proto_weighting", proto_weighting, ProtoWeighting)
-        require_choice("regulariser", regulariser, Regulariser)
         self.weight, self.average_model, self.proto_weighting = weight, average_model, proto_weighting
         self.regulariser, self.keep_missing = regulariser, keep_missing
 
     # Structure
 
     def check(self, task: Task) -> None:
-        """Refuse several labels a sample, of which none is "its" class.
-
-        Raises:
-            ConfigError: the task has them.
-        """
-        require_one_class(task, type(self).__name__)
-
-    def adapt(self, task: Task) -> None:
-        """Insert nothing.
-
-        Raises:
-            ConfigError: the task has no classes, or is segmentation and `weight` is not set.
-        """
-        num_classes(task, type(self).__name__)
+        """Refuse a task without one class a sample, and segmentation where `weight` is not set."""
+        num_classes(task, "FedProto")
         if self.weight is None and task.label_kind == "pixel_classes":
-            raise ConfigError(
-                "FedProto: weight has no default for segmentation, which no source defines; set method.init_args.weight"
-            )
+            raise ConfigError("FedProto: weight has no default for segmentation; set method.init_args.weight")
 
     def private_keys(self, task: Task) -> set[str]:
         """All of them where models are not averaged."""
@@ -106,10 +99,8 @@ class FedProto(FedAvg):
 
     def init_server(self, task: Task, clients: Sequence[Client]) -> State:
         """No prototypes."""
-        classes, (dimension, dtype) = (
-            num_classes(task, "FedProto"),
-            embedding_form(task.model_state(), task.head_keys()),
-        )
+        classes = num_classes(task, "FedProto")
+        dimension, dtype = embedding_form(task.model_state(), task.head_keys())
         return {PROTOTYPES: torch.zeros(classes, dimension, dtype=dtype), VALID: torch.zeros(classes, dtype=torch.bool)}
 
     # Server to client
@@ -149,7 +140,7 @@ class FedProto(FedAvg):
 
     def _to_means(self, embedding: Tensor, labels: Tensor, prototypes: Tensor, valid: Tensor) -> Tensor:
         """Sum over classes of the mean squared difference of the batch's class mean and the prototype."""
-        with torch.autocast(embedding.device.type, enabled=False):
+        with full_precision(embedding):
             sums, counts = class_statistics(embedding, labels, len(valid), normalise=False)
         means = sums / counts.clamp(min=1)[:, None]
         apart = torch.where((valid & (counts > 0))[:, None], means - prototypes, 0.0)
@@ -160,10 +151,7 @@ class FedProto(FedAvg):
     def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
         """The averaged model and the new prototypes."""
         state = super().aggregate(server, uploads)
-        shares = stack(uploads, COUNTS)  # [K, C]
-        total = shares.sum(0)
-        seen = total > 0
-        mean = ordered_sum(shares[..., None] * stack(uploads, PROTOTYPES)) / total.clamp(min=1)[:, None]
-        state[PROTOTYPES] = torch.where(seen[:, None], mean.to(server[PROTOTYPES].dtype), server[PROTOTYPES])
+        means, shares = stack(uploads, PROTOTYPES), stack(uploads, COUNTS)  # [K, C, D], [K, C]
+        state[PROTOTYPES], seen = merged_means(means, shares, server[PROTOTYPES])
         state[VALID] = seen | server[VALID] if self.keep_missing else seen
         return state

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, check_choices
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting
 from fedrs_lightning.methods.requirements import (
     num_classes,
     require_at_least_one,
-    require_choice,
     require_not_negative,
     require_positive,
 )
-from fedrs_lightning.nn.prototypes import rank_in_class, resize_labels, unit
-from fedrs_lightning.nn.surgery import MODEL, like, network_of
+from fedrs_lightning.nn.frozen import frozen_output, received_model
+from fedrs_lightning.nn.precision import full_precision, in_at_least_float32
+from fedrs_lightning.nn.prototypes import members, rank_in_class, resize_labels, unit
+from fedrs_lightning.nn.surgery import like, network_of
 from fedrs_lightning.seeding import torch_stream
 from fedrs_lightning.types import Batch, Local, Output
 
@@ -91,14 +91,13 @@ class FedSeg(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
+        check_choices(FedSeg.__init__, locals())
         require_not_negative("0 switches the contrasts off", weight=weight)
         require_positive(temperature=temperature)
         if not 0 < threshold <= 1:
             raise ConfigError(f"threshold: {threshold} is not in (0, 1]")
-        require_choice("present_set", present_set, PresentSet)
-        require_at_least_one(
-            max_anchors=max_anchors, embedding_dim=embedding_dim, contrast_from_round=contrast_from_round
-        )
+        require_at_least_one(max_anchors=max_anchors, contrast_from_round=contrast_from_round)
+        require_at_least_one(embedding_dim=embedding_dim)
         self.weight, self.temperature = weight, temperature
         self.background_index, self.present_set = background_index, present_set
         self.max_anchors, self.threshold, self.embedding_dim = max_anchors, threshold, embedding_dim
@@ -107,11 +106,7 @@ class FedSeg(FedAvg):
     # Structure
 
     def check(self, task: Task) -> None:
-        """Refuse a background that no pixel can have.
-
-        Raises:
-            ConfigError: it is neither a class nor the task's `ignore_index`.
-        """
+        """Refuse a background that no pixel can have: it is neither a class nor the task's `ignore_index`."""
         if task.label_kind != "pixel_classes" or self.background_index is None:
             return
         index, count, ignored = self.background_index, num_classes(task, "FedSeg"), task.ignore_index
@@ -122,37 +117,29 @@ class FedSeg(FedAvg):
             )
 
     def adapt(self, task: Task) -> None:
-        """Add the projection head as `task.model.fedseg`.
-
-        Raises:
-            ConfigError: this is no segmentation task, or its loss is more than cross-entropy while there is a
-                background.
+        """Add the projection head as `task.model.fedseg`; refuse another task than segmentation, and with a background
+        another loss than cross-entropy.
         """
         network = network_of(task)
         channels = getattr(network, "embedding_channels", None)
         if channels is None or task.label_kind != "pixel_classes":
-            raise ConfigError(
-                f"FedSeg is defined for segmentation only; {type(task).__name__} is none. Choose another method"
-            )
-        loss = getattr(task, "loss", "ce")
-        if self.background_index is not None and loss != "ce":
-            raise ConfigError(
-                f"FedSeg: background_index replaces the cross-entropy, but task.init_args.loss is {loss}; set it to ce"
-            )
+            raise ConfigError(f"FedSeg is defined for segmentation only; {type(task).__name__} is none: take another")
+        if self.background_index is not None and getattr(task, "loss", "ce") != "ce":
+            raise ConfigError("FedSeg: background_index replaces the cross-entropy; task.init_args.loss must be ce")
         network.add_module(CHILD, projection_head(int(channels), self.embedding_dim).to(**like(network)))
 
     # Client
 
     def on_local_start(self, local: Local) -> None:
         """Set out the received model, and store what it sees in the client's images."""
-        own = {key: value.clone() for key, value in local.task.model_state().items() if key not in local.received}
-        received = {key: value for key, value in local.received.items() if key.startswith(MODEL)}
-        local.scratch[FROZEN] = {key.removeprefix(MODEL): value for key, value in (own | received).items()}
+        local.scratch[FROZEN] = received_model(local)
         # a stream of its own: draws from the current one would move the network's own random layers
         local.scratch[DRAWS] = torch_stream("fedseg", "anchors", torch.initial_seed())
         contrasts = local.round >= self.contrast_from_round
-        vectors, classes = [], []
-        owned = torch.zeros(local.task.num_classes, dtype=torch.bool, device=next(local.task.parameters()).device)
+        device = next(local.task.parameters()).device
+        owned = torch.zeros(local.task.num_classes, dtype=torch.bool, device=device)
+        vectors = [torch.zeros(0, self.embedding_dim, device=device)]
+        classes = [torch.zeros(0, dtype=torch.int64, device=device)]
         if contrasts or self._needs_owned:
             local.task.eval()
             for batch in local.batches(False):
@@ -162,30 +149,20 @@ class FedSeg(FedAvg):
                     vectors.append(means[held])
                     classes.append(held.nonzero()[:, 0])
             local.task.train()
-        width = self.embedding_dim
         local.scratch[OWNED] = owned
-        local.scratch[MEMORY] = (
-            torch.cat([*vectors, torch.zeros(0, width, device=owned.device)]),
-            torch.cat([*classes, torch.zeros(0, dtype=torch.int64, device=owned.device)]),
-        )
+        local.scratch[MEMORY] = torch.cat(vectors), torch.cat(classes)
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
-        """The cross-entropy and the weighted terms `contrast` and `pseudo`, from the one forward pass of the trained
-        network.
-        """
+        """The cross-entropy and the weighted terms `contrast` and `pseudo`, from one forward pass of the network."""
         embedding = embed(local.task, output.embedding)
-        size = embedding.shape[-2:]
+        size, count = embedding.shape[-2:], local.task.num_classes
         labels, silent = self._classes(local, resize_labels(batch["mask"], size))
         vectors, classes = local.scratch[MEMORY]
         predicted = self._predict(local, batch, size) if len(classes) else torch.full_like(labels, -1)
-        generator = local.scratch[DRAWS]
-        terms = {}
+        terms, limits = {}, (count, self.temperature, self.max_anchors)
         for name, given in (("contrast", labels), ("pseudo", torch.where(silent, -1, predicted))):
-            draws = torch.rand(given.numel(), generator=generator).to(given.device)
-            near = pixel_contrast(
-                embedding, given, vectors, classes, local.task.num_classes, self.temperature, self.max_anchors, draws
-            )
-            terms[name] = self.weight * near
+            draws = torch.rand(given.numel(), generator=local.scratch[DRAWS]).to(given.device)
+            terms[name] = self.weight * pixel_contrast(embedding, given, vectors, classes, *limits, draws)
         return self._cross_entropy(local, batch, output) | terms
 
     @property
@@ -201,11 +178,9 @@ class FedSeg(FedAvg):
 
     def _classes(self, local: Local, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Classes with -1 for pixels without one, and which pixels nothing may supervise."""
-        background = (
-            mask == self.background_index
-            if self.background_index is not None
-            else torch.zeros_like(mask, dtype=torch.bool)
-        )
+        background = torch.zeros_like(mask, dtype=torch.bool)
+        if self.background_index is not None:
+            background = mask == self.background_index
         known = (mask >= 0) & (mask < local.task.num_classes) & ~background
         return torch.where(known, mask, -1), ~known & ~background
 
@@ -220,15 +195,9 @@ class FedSeg(FedAvg):
         predicted = confident(output.logits, mask.shape[-2:], self.threshold)
         return class_memory(embedding, torch.where((labels < 0) & ~silent, predicted, labels), local.task.num_classes)
 
-    @torch.no_grad()
     def _predict(self, local: Local, batch: Batch, size: Sequence[int]) -> Tensor:
-        """Confident predictions of the received model; it lends its parameters to the network, so that no copy is
-        needed.
-        """
-        network = network_of(local.task)
-        network.eval()
-        output: Output = functional_call(network, local.scratch[FROZEN], (batch["image"],))
-        network.train()
+        """Confident predictions of the received model."""
+        output = frozen_output(network_of(local.task), local.scratch[FROZEN], batch["image"])
         return confident(output.logits, size, self.threshold)
 
 
@@ -242,18 +211,18 @@ def projection_head(channels: int, dimension: int) -> nn.Sequential:
 def embed(task: Task, embedding: Tensor) -> Tensor:
     """The decoder's output through the projection head, of unit length and at least single precision, [B, D, h, w]."""
     projected: Tensor = network_of(task).get_submodule(CHILD)(embedding)
-    return unit(projected.float() if projected.dtype in (torch.float16, torch.bfloat16) else projected, dim=1)
+    return unit(in_at_least_float32(projected), dim=1)
 
 
 def present(labels: Tensor, num_classes: int) -> Tensor:
     """Which classes occur, bool [C], from labels of any shape; negative ones are none."""
-    return (labels.flatten()[:, None] == torch.arange(num_classes, device=labels.device)).any(0)
+    return members(labels.flatten(), num_classes).any(0)
 
 
 def confident(logits: Tensor, size: Sequence[int], threshold: float) -> Tensor:
     """Classes of a probability of at least `threshold`, -1 elsewhere: logits [B, C, H, W] -> int64 [B, h, w]."""
-    full = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    probability, label = F.interpolate(full, size=tuple(size), mode="bilinear", align_corners=False).softmax(1).max(1)
+    full = F.interpolate(in_at_least_float32(logits), size=tuple(size), mode="bilinear", align_corners=False)
+    probability, label = full.softmax(1).max(1)
     return torch.where(probability >= threshold, label, -1)
 
 
@@ -267,11 +236,9 @@ def background_cross_entropy(logits: Tensor, labels: Tensor, background: Tensor,
         background: bool [B, H, W].
         owned: Y, bool [C].
     """
-    rows = logits.permute(0, 2, 3, 1).flatten(0, 2)  # [N, C]
-    rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    rows = in_at_least_float32(logits.permute(0, 2, 3, 1).flatten(0, 2))  # [N, C]
     flat, behind = labels.flatten(), background.flatten() & ~owned.all()
-    member = flat[:, None] == torch.arange(len(owned), device=flat.device)
-    entries = torch.where(behind[:, None], ~owned, member)
+    entries = torch.where(behind[:, None], ~owned, members(flat, len(owned)))
     counted = behind | (flat >= 0)
     total = torch.where(counted, -((rows.softmax(1) * entries).sum(1) + 1e-7).log(), 0.0).sum()
     return total / counted.sum().clamp(min=1)
@@ -288,9 +255,9 @@ def class_memory(embedding: Tensor, labels: Tensor, num_classes: int) -> tuple[T
     Returns:
         Vectors [C, B, D] of unit length, and bool [C, B], true where the class occurs in the image.
     """
-    members = labels.flatten(1)[..., None] == torch.arange(num_classes, device=labels.device)  # [B, N, C]
-    sums = embedding.flatten(2) @ members.to(embedding.dtype)  # [B, D, C]: a mean has the direction of the sum
-    return unit(sums.permute(2, 0, 1)), members.any(1).T
+    inside = members(labels.flatten(1), num_classes)  # [B, N, C]
+    sums = embedding.flatten(2) @ inside.to(embedding.dtype)  # [B, D, C]: a mean has the direction of the sum
+    return unit(sums.permute(2, 0, 1)), inside.any(1).T
 
 
 def pixel_contrast(
@@ -317,7 +284,7 @@ def pixel_contrast(
     """
     if not len(classes):
         return embedding.sum() * 0.0
-    with torch.autocast(embedding.device.type, enabled=False):
+    with full_precision(embedding):
         stored = present(classes, num_classes)
         flat = labels.flatten()
         flat = torch.where((flat >= 0) & stored[flat.clamp(min=0)], flat, -1)

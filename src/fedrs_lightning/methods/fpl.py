@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, check_choices
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting, stack
 from fedrs_lightning.methods.requirements import (
     num_classes,
     require_at_least_one,
-    require_choice,
     require_not_negative,
-    require_one_class,
     require_positive,
 )
 from fedrs_lightning.nn.clustering import cluster_centres, finch
+from fedrs_lightning.nn.precision import full_precision
 from fedrs_lightning.nn.projection import embedding_form
-from fedrs_lightning.nn.prototypes import ClassMeans, class_labels, has_entry, pixel_form, stratified, unit
+from fedrs_lightning.nn.prototypes import ClassMeans, class_labels, has_entry, members, pixel_form, stratified, unit
 from fedrs_lightning.seeding import torch_stream
 from fedrs_lightning.states import select
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
@@ -81,10 +80,10 @@ class FPL(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
+        check_choices(FPL.__init__, locals())
         require_positive(temperature=temperature)
         off = "0 switches the term off"
         require_not_negative(off, contrastive_weight=contrastive_weight, unbiased_weight=unbiased_weight)
-        require_choice("unbiased_reduction", unbiased_reduction, Reduction)
         require_at_least_one(num_pixels=num_pixels)
         self.temperature = temperature
         self.contrastive_weight, self.unbiased_weight = contrastive_weight, unbiased_weight
@@ -93,25 +92,11 @@ class FPL(FedAvg):
     # Structure
 
     def check(self, task: Task) -> None:
-        """Refuse several labels a sample, of which none is "its" class.
-
-        Raises:
-            ConfigError: the task has them.
-        """
-        require_one_class(task, type(self).__name__)
-
-    def adapt(self, task: Task) -> None:
-        """Insert nothing.
-
-        Raises:
-            ConfigError: the task has no classes, or is segmentation and `num_pixels` is not set.
-        """
-        num_classes(task, type(self).__name__)
+        """Refuse a task without one class a sample, and segmentation where `num_pixels` is not set."""
+        num_classes(task, "FPL")
         if self.num_pixels is None and task.label_kind == "pixel_classes":
-            raise ConfigError(
-                "FPL: num_pixels has no default for segmentation, which no source defines; set "
-                "method.init_args.num_pixels, such as 4096"
-            )
+            remedy = "set method.init_args.num_pixels, such as 4096"
+            raise ConfigError(f"FPL: num_pixels has no default for segmentation; {remedy}")
 
     def init_server(self, task: Task, clients: Sequence[Client]) -> State:
         """No cluster prototypes: J = 0."""
@@ -129,8 +114,8 @@ class FPL(FedAvg):
     def on_local_start(self, local: Local) -> None:
         """Derive U_c from the cluster prototypes; no samples counted."""
         classes = num_classes(local.task, "FPL")
-        prototypes, members = local.received[PROTOTYPES], local.received[CLASSES]
-        of_class = (members == torch.arange(classes, device=members.device)[:, None]).to(prototypes.dtype)  # [C, J]
+        prototypes = local.received[PROTOTYPES]
+        of_class = members(local.received[CLASSES], classes).T.to(prototypes.dtype)  # [C, J]
         count = of_class.sum(1)
         local.scratch[UNBIASED] = of_class @ prototypes / count.clamp(min=1)[:, None]
         local.scratch[VALID] = count > 0
@@ -144,13 +129,12 @@ class FPL(FedAvg):
         local.scratch[MEANS].add(embedding, labels, len(batch["image"]))
         valid = local.scratch[VALID]
         labels = torch.where((labels >= 0) & (labels < len(valid)), labels, -1)
-        features, labels = (
-            self._rows(local, embedding, labels)
-            if output.embedding.dim() > 2
-            else (embedding[0, ..., 0].T, labels.flatten())
-        )
+        if output.embedding.dim() > 2:
+            features, labels = self._rows(local, embedding, labels)
+        else:
+            features, labels = embedding[0, ..., 0].T, labels.flatten()
         count = (labels >= 0).sum().clamp(min=1)
-        with torch.autocast(features.device.type, enabled=False):
+        with full_precision(features):
             contrastive = self.contrastive(features, labels, local.received[PROTOTYPES], local.received[CLASSES])
         unbiased = self.unbiased(features, labels, local.scratch[UNBIASED], valid)
         return super().loss(local, batch, output) | {
@@ -169,9 +153,8 @@ class FPL(FedAvg):
         """
         if not len(classes):
             return features.sum(1) * 0.0
-        near = (
-            unit(features) @ unit(prototypes).T / self.temperature
-        )  # [N, J], up to +-50: only the logarithms are summed
+        # [N, J], up to +-50: only the logarithms are summed
+        near = unit(features) @ unit(prototypes).T / self.temperature
         own = labels[:, None] == classes
         pull = near.where(own, torch.finfo(near.dtype).min).logsumexp(1)
         return torch.where(own.any(1), near.logsumexp(1) - pull, 0.0)
@@ -207,10 +190,7 @@ class FPL(FedAvg):
     def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
         """The averaged model and the cluster prototypes, in the order of classes."""
         state = super().aggregate(server, uploads)
-        means, held = (
-            stack(uploads, PROTOTYPES),
-            torch.stack([upload.state[HELD] for upload in uploads]),
-        )  # [K, C, D], [K, C]
+        means, held = stack(uploads, PROTOTYPES), stack(uploads, HELD).bool()  # [K, C, D], [K, C]
         rows: list[Tensor] = []
         counts: list[int] = []
         for number, owners in enumerate(held.T):
@@ -227,7 +207,5 @@ class FPL(FedAvg):
 
 
 def cluster_means(points: Tensor) -> Tensor:
-    """Plain means of the FINCH clusters of prototypes, float64 [K, D] -> [J, D]: the coarsest partition with more than
-    one cluster, or the first if it has a single one.
-    """
+    """Plain means of the FINCH clusters of prototypes, float64 [K, D] -> [J, D], see `FPL`."""
     return cluster_centres(points, finch(points, "cosine")[-1])

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, check_choices
 from fedrs_lightning.methods.base import Buffers, FedAvg, Weighting
-from fedrs_lightning.methods.requirements import (
-    require_at_least_one,
-    require_choice,
-    require_not_negative,
-    require_positive,
-)
-from fedrs_lightning.nn.projection import in_at_least_float32, insert_projection, last_linear
+from fedrs_lightning.methods.requirements import require_at_least_one, require_not_negative, require_positive
+from fedrs_lightning.nn.frozen import frozen_output, received_model
+from fedrs_lightning.nn.precision import in_at_least_float32
+from fedrs_lightning.nn.projection import insert_projection, last_linear
 from fedrs_lightning.nn.surgery import MODEL, network_of
-from fedrs_lightning.types import Batch, Local, Output, State
+from fedrs_lightning.states import under
+from fedrs_lightning.types import Batch, Local, Output
 
 if TYPE_CHECKING:
     from fedrs_lightning.tasks.base import Task
@@ -32,8 +27,7 @@ PREVIOUS = "moon/previous"
 
 
 class MOON(FedAvg):
-    """Federated averaging whose clients keep their features near the global model's and away from their own earlier
-    ones.
+    """Federated averaging whose clients keep features near the global model's and away from their own earlier ones.
 
     The classifier reads a projection head (two linear layers with a ReLU between), which is a part of the model and
     travels. With z the projection of a batch's images in the model under training, z_glob in the received model w and
@@ -75,58 +69,38 @@ class MOON(FedAvg):
         buffers: Buffers = "mean",
     ) -> None:
         super().__init__(weighting, buffers)
+        check_choices(MOON.__init__, locals())
         require_not_negative("0 switches the contrast off", mu=mu)
         require_positive(temperature=temperature)
         require_at_least_one(out_dim=out_dim, buffer=buffer)
-        require_choice("first_round", first_round, FirstRound)
         self.mu, self.temperature, self.projection, self.out_dim = mu, temperature, projection, out_dim
         self.buffer, self.first_round = buffer, first_round
 
     def adapt(self, task: Task) -> None:
-        """Insert the projection head.
-
-        Raises:
-            ConfigError: the network's last layer is not a linear classifier.
-        """
+        """Insert the projection head; refuse a network whose last layer is not a linear classifier."""
         if not self.projection:
             return
         network = network_of(task)
         found = last_linear(network, task.head_keys())
         if found is None:
-            raise ConfigError(
-                f"MOON: {type(task).__name__} has no linear last layer to put a projection head in front of; set "
-                "projection: false"
-            )
+            raise ConfigError(f"MOON: {type(task).__name__} has no linear last layer; set projection: false")
         insert_projection(network, found[0], self.out_dim)
 
     def on_local_start(self, local: Local) -> None:
         """Set out the frozen models: the received one, then the client's earlier ones."""
-        names = local.task.model_state()
-        received = {
-            key: local.received[key] if key in local.received else value.detach().clone()
-            for key, value in names.items()
-        }
-        earlier = [_entries(local.memory, number) for number in range(self.buffer)]
+        received = received_model(local)
+        earlier = [under(local.memory, f"{PREVIOUS}/{number}/{MODEL}") for number in range(self.buffer)]
         earlier = [state for state in earlier if state]
         if not earlier and self.first_round == "use_global":
             earlier = [received]
-        local.scratch["moon/frozen"] = [
-            {key.removeprefix(MODEL): value for key, value in state.items()} for state in (received, *earlier)
-        ]
+        local.scratch["moon/frozen"] = [received, *earlier]
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
         """The task's loss and the weighted contrast."""
         z = _feature(output)
         network = network_of(local.task)
-        with torch.no_grad(), evaluation_mode(network):
-            # One frozen model after the other in the one network: no copy of it is made, and its own parameters stay as
-            # they are.
-            frozen = [
-                _feature(functional_call(network, state, (batch["image"],))) for state in local.scratch["moon/frozen"]
-            ]
-        near = torch.stack(
-            [F.cosine_similarity(z, other, dim=-1) for other in frozen], dim=1
-        )  # [B, 1 + earlier models]
+        frozen = [_feature(frozen_output(network, state, batch["image"])) for state in local.scratch["moon/frozen"]]
+        near = torch.stack([F.cosine_similarity(z, other, dim=-1) for other in frozen], 1)  # [B, 1 + earlier models]
         target = torch.zeros(len(z), dtype=torch.int64, device=z.device)
         contrast = F.cross_entropy(near / self.temperature, target)
         return super().loss(local, batch, output) | {"contrast": self.mu * contrast}
@@ -134,32 +108,13 @@ class MOON(FedAvg):
     def on_local_end(self, local: Local) -> None:
         """File the trained model as the newest of the earlier ones."""
         for number in range(self.buffer - 1, 0, -1):
-            local.memory |= {
-                f"{PREVIOUS}/{number}/{key}": value for key, value in _entries(local.memory, number - 1).items()
-            }
-        local.memory |= {
-            f"{PREVIOUS}/0/{key}": value.detach().clone() for key, value in local.task.model_state().items()
-        }
-
-
-def _entries(memory: State, number: int) -> State:
-    prefix = f"{PREVIOUS}/{number}/"
-    return {key.removeprefix(prefix): value for key, value in memory.items() if key.startswith(prefix)}
+            newer = under(local.memory, f"{PREVIOUS}/{number - 1}/")
+            local.memory |= {f"{PREVIOUS}/{number}/{key}": value for key, value in newer.items()}
+        trained = local.task.model_state()
+        local.memory |= {f"{PREVIOUS}/0/{key}": value.detach().clone() for key, value in trained.items()}
 
 
 def _feature(output: Output) -> Tensor:
     """z [B, D]: the embedding, averaged over space where it is a map."""
     embedding = in_at_least_float32(output.embedding)
     return embedding.flatten(2).mean(-1) if embedding.ndim > 2 else embedding
-
-
-@contextmanager
-def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards every layer has its own mode again."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

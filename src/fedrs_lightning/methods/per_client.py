@@ -15,12 +15,13 @@ def client_ids(clients: Sequence[Client]) -> Tensor:
     return torch.tensor(sorted(client.id for client in clients), dtype=torch.int64)
 
 
-def rows_of(ids: Tensor, senders: Sequence[Upload] | Sequence[int]) -> Tensor:
-    """Rows of these clients, int64, in their order.
+def client_samples(clients: Sequence[Client]) -> Tensor:
+    """Training samples of all K clients in the order of their ids, float64 [K]."""
+    ordered = sorted(clients, key=lambda client: client.id)
+    return torch.tensor([client.num_samples for client in ordered], dtype=torch.float64)
 
-    Args:
-        ids: of all clients, ascending.
-        senders: uploads or client ids.
-    """
+
+def rows_of(ids: Tensor, senders: Sequence[Upload] | Sequence[int]) -> Tensor:
+    """Rows of these uploads or client ids, int64, in their order; `ids` are those of all clients, ascending."""
     wanted = [sender.client.id if isinstance(sender, Upload) else sender for sender in senders]
     return torch.searchsorted(ids, torch.tensor(wanted, dtype=torch.int64, device=ids.device))

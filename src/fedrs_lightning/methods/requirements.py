@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from fedrs_lightning.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedrs_lightning.tasks.base import Task
-
-
-def require_choice(name: str, value: str, choices: Any) -> None:
-    """Refuse a value that is none of those of the `Literal` called `choices`."""
-    if value not in get_args(choices):
-        raise ConfigError(f"{name}: '{value}' is not one of {', '.join(get_args(choices))}")
 
 
 def require_not_negative(hint: str = "", **options: float | None) -> None:
@@ -37,18 +31,13 @@ def _require(fits: Any, complaint: str, hint: str, options: dict[str, Any]) -> N
             raise ConfigError(f"{name}: {value} {complaint}" + (f"; {hint}" if hint else ""))
 
 
-def require_one_class(task: Task, method: str) -> None:
-    """Refuse a task whose samples have several classes each, of which none is "its" class."""
-    if task.label_kind == "several_classes":
-        raise ConfigError(
-            f"{method} needs one class per sample, and {type(task).__name__} has several labels each; choose another "
-            "method"
-        )
-
-
 def num_classes(task: Task, method: str) -> int:
-    """Number of classes of a task; refuse one that has none."""
+    """Number of classes of a task; refuse one that has none, or several classes a sample, of which none is "its"."""
+    name = type(task).__name__
+    if task.label_kind == "several_classes":
+        several = f"{name} has several labels each"
+        raise ConfigError(f"{method} needs one class per sample, and {several}; choose another method")
     count = getattr(task, "num_classes", None)
     if count is None:
-        raise ConfigError(f"{method} needs a task with classes; {type(task).__name__} has no num_classes")
+        raise ConfigError(f"{method} needs a task with classes; {name} has no num_classes")
     return int(count)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.models.resnet import ResNet as TorchvisionResNet
 
-from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.models.weights import BandInit, WeightsReport, load_weights
+from fedrs_lightning.errors import check_choices
+from fedrs_lightning.models.weights import BandInit, WeightsReport, load_weights, require_counts
 from fedrs_lightning.types import Output
 
 Backbone = Literal["resnet18", "resnet34", "resnet50", "resnet101"]
@@ -59,12 +59,12 @@ class ResNet(TorchvisionResNet):
         weights: Path | None = None,
         band_init: BandInit = "mean",
     ) -> None:
-        _check(backbone, num_classes, in_channels, width, stem)
+        check_choices(ResNet.__init__, locals())
+        require_counts(num_classes=num_classes, in_channels=in_channels, width=width)
         self._base_width = width
         block, layers = _LAYOUTS[backbone]
         super().__init__(block, layers, num_classes=num_classes)
-        # torchvision fixes these three; replaced only where they differ, so that the standard network draws the same
-        # numbers
+        # torchvision fixes these; replaced only where they differ, so that the standard network draws the same numbers
         if width != 64 or in_channels != 3 or stem != "imagenet":
             self.conv1 = _stem_conv(in_channels, width, stem)
         if width != 64:
@@ -74,7 +74,7 @@ class ResNet(TorchvisionResNet):
             self.maxpool = nn.Identity()
         self.weights_report: WeightsReport | None = None
         if weights is not None:
-            self.weights_report = load_weights(self, weights, stem="conv1.weight", classifier="fc", band_init=band_init)
+            self.weights_report = load_weights(self, weights, "conv1.weight", "fc", band_init)
 
     def _make_layer(self, block: Any, planes: int, blocks: int, stride: int = 1, dilate: bool = False) -> nn.Sequential:
         if not hasattr(self, "layer1"):
@@ -88,8 +88,7 @@ class ResNet(TorchvisionResNet):
             image: [B, in_channels, H, W].
 
         Returns:
-            logits [B, C], embedding [B, D] in front of the last layer, shallow and deep: outputs of the first and the
-            last stage.
+            logits [B, C], embedding [B, D] in front of the last layer, shallow and deep: the first and the last stage.
         """
         shallow = self.layer1(self.maxpool(self.relu(self.bn1(self.conv1(image)))))
         deep = self.layer4(self.layer3(self.layer2(shallow)))
@@ -102,13 +101,3 @@ def _stem_conv(in_channels: int, width: int, stem: Stem) -> nn.Conv2d:
     conv = nn.Conv2d(in_channels, width, kernel, stride, padding, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
-
-
-def _check(backbone: str, num_classes: int, in_channels: int, width: int, stem: str) -> None:
-    if backbone not in _LAYOUTS:
-        raise ConfigError(f"backbone: '{backbone}' is not one of {', '.join(_LAYOUTS)}")
-    if stem not in ("imagenet", "small"):
-        raise ConfigError(f"stem: '{stem}' is neither imagenet nor small")
-    for name, value in (("num_classes", num_classes), ("in_channels", in_channels), ("width", width)):
-        if value < 1:
-            raise ConfigError(f"{name}: {value} is below 1")

@@ -1,19 +1,17 @@
-"""Segmentation networks on any number of bands, from segmentation-models-pytorch, with the feature maps that methods
-need.
-"""
+"""Segmentation networks on any number of bands, from segmentation-models-pytorch, with feature maps for methods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedrs_lightning.errors import ConfigError
-from fedrs_lightning.models.weights import BandInit, WeightsReport, load_weights
+from fedrs_lightning.errors import ConfigError, check_choices
+from fedrs_lightning.models.weights import BandInit, WeightsReport, load_weights, require_counts
 from fedrs_lightning.types import Output
 
 Architecture = Literal["deeplabv3plus", "fpn", "unet", "segformer"]
@@ -72,9 +70,23 @@ class SegmentationNetwork(nn.Module):
         weights: Path | None = None,
         band_init: BandInit = "mean",
     ) -> None:
-        _check(architecture, encoder, num_classes, in_channels, decoder_channels, encoder_width, deep)
+        check_choices(SegmentationNetwork.__init__, locals())
+        require_counts(num_classes=num_classes, in_channels=in_channels, encoder_width=encoder_width)
+        require_counts(decoder_channels=decoder_channels)
+        if (architecture == "segformer") != (encoder == "mit_b0"):
+            fitting = "mit_b0" if architecture == "segformer" else "resnet18, resnet34 or resnet50"
+            raise ConfigError(f"encoder: {architecture} goes with {fitting}, not with {encoder}")
+        if deep == "aspp" and architecture != "deeplabv3plus":
+            raise ConfigError(f"deep: only deeplabv3plus has an aspp, {architecture} has not; choose deep: encoder")
+        if encoder == "mit_b0" and encoder_width != 64:
+            raise ConfigError("encoder_width: mit_b0 has one width only; leave it at 64")
+        if architecture == "fpn" and (decoder_channels or 128) % 32:
+            raise ConfigError(f"decoder_channels: {decoder_channels}, but fpn has 32 groups; take a multiple of 32")
         super().__init__()
-        network = _build(architecture, encoder, num_classes, in_channels, decoder_channels, encoder_width)
+        name = encoder if encoder_width == 64 else _narrow_encoder(encoder, encoder_width)
+        network = _make(architecture, decoder_channels)(
+            encoder_name=name, encoder_weights=None, in_channels=in_channels, classes=num_classes
+        )
         self.encoder, self.decoder, self.segmentation_head = network.encoder, network.decoder, network.segmentation_head
         self.architecture, self.deep_feature = architecture, deep
         self.stride = int(self.encoder.output_stride)
@@ -85,9 +97,7 @@ class SegmentationNetwork(nn.Module):
         self.weights_report: WeightsReport | None = None
         if weights is not None:
             stem, classifier = ("patch_embed1.proj.weight", "head") if encoder == "mit_b0" else ("conv1.weight", "fc")
-            self.weights_report = load_weights(
-                self.encoder, weights, stem=stem, classifier=classifier, band_init=band_init
-            )
+            self.weights_report = load_weights(self.encoder, weights, stem, classifier, band_init)
 
     def forward(self, image: Tensor) -> Output:
         """Segment images.
@@ -105,50 +115,33 @@ class SegmentationNetwork(nn.Module):
         if height % self.stride or width % self.stride:
             side = height if height % self.stride else width
             raise ConfigError(
-                f"images of {height} x {width} pixels do not fit {self.architecture}, whose sides must be multiples "
-                f"of {self.stride}; "
-                f"choose a crop size such as {max(1, round(side / self.stride)) * self.stride}"
+                f"images of {height} x {width} pixels do not fit {self.architecture}, whose sides must be multiples of "
+                f"{self.stride}; choose a crop size such as {max(1, round(side / self.stride)) * self.stride}"
             )
         features = self.encoder(image)
         if self.deep_feature == "aspp":
             deep = self.decoder.aspp(features[-1])
-            embedding = self._fuse(deep, features[SHALLOW])
+            # the rest of the DeepLabV3+ decoder behind its pyramid
+            skip = self.decoder.block1(features[SHALLOW])
+            embedding = self.decoder.block2(torch.cat([self.decoder.up(deep), skip], dim=1))
         else:
             deep, embedding = features[-1], self.decoder(features)
-        return Output(
-            logits=self.segmentation_head(embedding), embedding=embedding, shallow=features[SHALLOW], deep=deep
-        )
-
-    def _fuse(self, aspp: Tensor, shallow: Tensor) -> Tensor:
-        """The rest of the DeepLabV3+ decoder behind its pyramid."""
-        fused: Tensor = self.decoder.block2(torch.cat([self.decoder.up(aspp), self.decoder.block1(shallow)], dim=1))
-        return fused
+        return Output(self.segmentation_head(embedding), embedding, features[SHALLOW], deep)
 
 
-def _build(
-    architecture: str,
-    encoder: str,
-    num_classes: int,
-    in_channels: int,
-    decoder_channels: int | None,
-    encoder_width: int,
-) -> Any:
+def _make(architecture: str, decoder_channels: int | None) -> Callable[..., Any]:
     # Imported here: it takes seconds, and classification runs do without.
     import segmentation_models_pytorch as smp  # type: ignore[import-untyped]
 
-    name = encoder if encoder_width == 64 else _narrow_encoder(encoder, encoder_width)
-    arguments = {"encoder_name": name, "encoder_weights": None, "in_channels": in_channels, "classes": num_classes}
-    makers: dict[str, Callable[..., Any]] = {
-        "deeplabv3plus": partial(smp.DeepLabV3Plus, decoder_channels=decoder_channels or 256),
-        "fpn": partial(
-            smp.FPN,
-            decoder_segmentation_channels=decoder_channels or 128,
-            decoder_pyramid_channels=2 * (decoder_channels or 128),
-        ),
-        "unet": partial(smp.Unet, decoder_channels=[(decoder_channels or 16) * factor for factor in (16, 8, 4, 2, 1)]),
-        "segformer": partial(smp.Segformer, decoder_segmentation_channels=decoder_channels or 256),
-    }
-    return makers[architecture](**arguments)
+    standard = {"deeplabv3plus": 256, "fpn": 128, "unet": 16, "segformer": 256}
+    width = decoder_channels or standard[architecture]
+    if architecture == "deeplabv3plus":
+        return partial(smp.DeepLabV3Plus, decoder_channels=width)
+    if architecture == "fpn":
+        return partial(smp.FPN, decoder_segmentation_channels=width, decoder_pyramid_channels=2 * width)
+    if architecture == "unet":
+        return partial(smp.Unet, decoder_channels=[width * factor for factor in (16, 8, 4, 2, 1)])
+    return partial(smp.Segformer, decoder_segmentation_channels=width)
 
 
 def _narrow_encoder(encoder: str, width: int) -> str:
@@ -181,37 +174,3 @@ def _narrow_encoder(encoder: str, width: int) -> str:
             "params": standard["params"] | {"out_channels": widths},
         }
     return name
-
-
-def _check(
-    architecture: str,
-    encoder: str,
-    num_classes: int,
-    in_channels: int,
-    decoder_channels: int | None,
-    encoder_width: int,
-    deep: str,
-) -> None:
-    for name, value, choices in (
-        ("architecture", architecture, get_args(Architecture)),
-        ("encoder", encoder, get_args(Encoder)),
-        ("deep", deep, get_args(DeepFeature)),
-    ):
-        if value not in choices:
-            raise ConfigError(f"{name}: '{value}' is not one of {', '.join(choices)}")
-    if (architecture == "segformer") != (encoder == "mit_b0"):
-        fitting = "mit_b0" if architecture == "segformer" else "resnet18, resnet34 or resnet50"
-        raise ConfigError(f"encoder: {architecture} goes with {fitting}, not with {encoder}")
-    if deep == "aspp" and architecture != "deeplabv3plus":
-        raise ConfigError(f"deep: only deeplabv3plus has an aspp, {architecture} has not; choose deep: encoder")
-    for name, number in (("num_classes", num_classes), ("in_channels", in_channels), ("encoder_width", encoder_width)):
-        if number < 1:
-            raise ConfigError(f"{name}: {number} is below 1")
-    if encoder == "mit_b0" and encoder_width != 64:
-        raise ConfigError("encoder_width: mit_b0 has one width only; leave it at 64")
-    if decoder_channels is not None and decoder_channels < 1:
-        raise ConfigError(f"decoder_channels: {decoder_channels} is below 1")
-    if architecture == "fpn" and (decoder_channels or 128) % 32:
-        raise ConfigError(
-            f"decoder_channels: {decoder_channels}, but fpn normalises in 32 groups; take a multiple of 32"
-        )

@@ -6,14 +6,14 @@ import hashlib
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import safetensors
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, check_choices
 
 BandInit = Literal["mean", "random"]
 
@@ -41,7 +41,7 @@ class WeightsReport:
 
 
 def load_weights(
-    network: nn.Module, path: Path, *, stem: str, classifier: str, band_init: BandInit = "mean"
+    network: nn.Module, path: Path, stem: str, classifier: str, band_init: BandInit = "mean"
 ) -> WeightsReport:
     """Copy a state dict from a file into `network`, in place.
 
@@ -60,8 +60,7 @@ def load_weights(
     Raises:
         ConfigError: the file is missing, unreadable, or holds another network.
     """
-    if band_init not in get_args(BandInit):
-        raise ConfigError(f"band_init: '{band_init}' is neither mean nor random")
+    check_choices(load_weights, locals())
     path = Path(path)
     found = _without_prefix(_read(path), stem, path)
     own = network.state_dict()
@@ -72,16 +71,12 @@ def load_weights(
     if not head:  # an encoder has no classifier of its own
         found = {name: value for name, value in found.items() if not name.startswith(f"{classifier}.")}
     if any(name not in found or found[name].shape != own[name].shape for name in head):
-        reason = (
-            "not in the file"
-            if not head & found.keys()
-            else f"the file's classifier has {_classes(found, head)} classes"
-        )
+        sizes = [len(found[name]) for name in head & found.keys() if found[name].dim()]
+        reason = f"the file's classifier has {min(sizes)} classes" if sizes else "not in the file"
         kept |= dict.fromkeys(head, reason)
         found = {name: value for name, value in found.items() if name not in head}
-    for name in own.keys() - found.keys() - head:
-        if name.endswith(_OLD_FILES_LACK):
-            kept[name] = "not in the file"
+    lacking = own.keys() - found.keys() - head
+    kept |= {name: "not in the file" for name in lacking if name.endswith(_OLD_FILES_LACK)}
     if stem in found and _bands_differ(found[stem], own[stem]):
         bands, wanted = found[stem].shape[1], own[stem].shape[1]
         if band_init == "random":
@@ -95,7 +90,9 @@ def load_weights(
     with torch.no_grad():
         for name, value in found.items():
             own[name].copy_(value)
-    return WeightsReport(str(path), _sha256(path), len(found), adapted, dict(sorted(kept.items())))
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return WeightsReport(str(path), sha256, len(found), adapted, dict(sorted(kept.items())))
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -104,15 +101,11 @@ def _read(path: Path) -> dict[str, Tensor]:
             f"weights: no file {path}; nothing is downloaded, so put a state dict there or leave weights empty"
         )
     try:
-        content = (
-            load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, map_location="cpu", weights_only=True)
-        )
+        plain = path.suffix == ".safetensors"
+        content = load_file(path) if plain else torch.load(path, map_location="cpu", weights_only=True)
     except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError) as error:
-        raise ConfigError(
-            f"weights: {path} is neither safetensors nor a plain torch state dict ({_first_line(error)})"
-        ) from None
+        line = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise ConfigError(f"weights: {path} is neither safetensors nor a plain torch state dict ({line})") from None
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -150,14 +143,8 @@ def _bands_differ(found: Tensor, own: Tensor) -> bool:
     return found.dim() == own.dim() == 4 and found.shape[1] != own.shape[1] and found.shape[::2] == own.shape[::2]
 
 
-def _classes(found: dict[str, Tensor], head: set[str]) -> int:
-    return min(len(found[name]) for name in head & found.keys() if found[name].dim())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+def require_counts(**arguments: int | None) -> None:
+    """Refuse a network's argument below 1; null is left alone."""
+    for name, value in arguments.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"{name}: {value} is below 1")

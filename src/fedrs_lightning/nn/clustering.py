@@ -50,9 +50,7 @@ def kmeans(
 
 
 def _starts(points: Tensor, count: int, generator: torch.Generator, restarts: int) -> Tensor:
-    """k-means++ (Arthur and Vassilvitskii, 2007): each next centre with probability proportional to its squared
-    distance.
-    """
+    """k-means++ (Arthur and Vassilvitskii, 2007): a point is the next centre with odds like its squared distance."""
     draws = torch.rand(count, restarts, generator=generator, dtype=torch.float64)
     chosen = points[(draws[0] * len(points)).long()][:, None]  # [R, 1, P]
     for number in range(1, count):

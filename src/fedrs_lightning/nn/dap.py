@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import check_choices
+from fedrs_lightning.nn.precision import full_precision, in_at_least_float32
 from fedrs_lightning.nn.prototypes import unit
 from fedrs_lightning.types import Output
 
@@ -26,9 +26,7 @@ _FIXED = {"fixed": 0.5, "spectral": 1.0, "spatial": 0.0}
 
 
 def channel_statistics(maps: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Mean over space and population deviation sqrt(var + eps) of each image and channel: [B, C, H, W] -> two of [B,
-    C].
-    """
+    """Mean over space and deviation sqrt(var + eps) of each image and channel: [B, C, H, W] -> two of [B, C]."""
     variance, mean = torch.var_mean(maps, dim=(2, 3), correction=0)
     return mean, (variance + eps).sqrt()
 
@@ -84,10 +82,9 @@ def smooth(previous: Tensor | None, value: Tensor, keep: float) -> Tensor:
 def mlp(sizes: Sequence[int], activation: Activation) -> nn.Sequential:
     """Linear layers of the given sizes with the activation between them."""
     layers: list[nn.Module] = []
-    for number, (inputs, outputs) in enumerate(pairwise(sizes)):
-        layers += [_ACTIVATIONS[activation]()] if number else []
-        layers.append(nn.Linear(inputs, outputs))
-    return nn.Sequential(*layers)
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), _ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers[:-1])
 
 
 class Modulator(nn.Module):
@@ -197,18 +194,15 @@ class DAP(nn.Module):
         detach: bool,
     ) -> None:
         super().__init__()
-        for name, value, choices in (("activation", activation, get_args(Activation)), ("gate", gate, get_args(Gate))):
-            if value not in choices:
-                raise ConfigError(f"{name}: '{value}' is not one of {', '.join(choices)}")
+        check_choices(DAP.__init__, locals())
         self.gate_mode, self.eps, self.detach = gate, eps, detach
         spectral, spatial = 2 * spectral_dim, (sum(side * side for side in CELLS) + 2) * spatial_dim
         self.head = nn.Conv2d(embedding_channels, embedding_dim, 1)
         self.spectral_conv = nn.Conv2d(shallow_channels, spectral_dim, 1)
         self.spatial_conv = nn.Conv2d(deep_channels, spatial_dim, 1)
-        self.spectral = Modulator(
-            spectral, num_classes, class_dim, embedding_dim, hidden_sizes, activation, bounded=False
-        )
-        self.spatial = Modulator(spatial, num_classes, class_dim, embedding_dim, hidden_sizes, activation, bounded=True)
+        shape = num_classes, class_dim, embedding_dim, hidden_sizes, activation
+        self.spectral = Modulator(spectral, *shape, bounded=False)
+        self.spatial = Modulator(spatial, *shape, bounded=True)
         self.gate = mlp([spectral + spatial, *hidden_sizes, num_classes], activation)
         last = self.gate[-1]
         assert isinstance(last, nn.Linear)
@@ -224,18 +218,18 @@ class DAP(nn.Module):
 
     def embed(self, embedding: Tensor) -> Tensor:
         """Embeddings [B, D, h, w] of the decoder's output, not yet of unit length, in at least float32."""
-        return _full(self.head(embedding))
+        return in_at_least_float32(self.head(embedding))
 
     def descriptors(self, output: Output) -> tuple[Tensor, Tensor]:
         """q_spec [2 D_c] and q_spa [23 D_r] of a batch."""
         assert output.shallow is not None
         assert output.deep is not None
-        shallow, deep = (
-            (output.shallow.detach(), output.deep.detach()) if self.detach else (output.shallow, output.deep)
-        )
-        first, second = self.spectral_conv(shallow), self.spatial_conv(deep)
-        with full_precision(first):
-            return spectral_descriptor(_full(first), self.eps), spatial_descriptor(_full(second), self.eps)
+        shallow, deep = output.shallow, output.deep
+        if self.detach:
+            shallow, deep = shallow.detach(), deep.detach()
+        shallow, deep = (in_at_least_float32(maps) for maps in (self.spectral_conv(shallow), self.spatial_conv(deep)))
+        with full_precision(shallow):
+            return spectral_descriptor(shallow, self.eps), spatial_descriptor(deep, self.eps)
 
     def forward(self, output: Output, anchors: Tensor) -> Prototypes:
         """Prototypes of a batch from its feature maps and the anchors [C, D]."""
@@ -251,15 +245,4 @@ class DAP(nn.Module):
         if self.gate_mode == "learned":
             alpha: Tensor = self.gate(descriptor).sigmoid()
             return alpha
-        return torch.full(
-            (len(self.spectral.classes),), _FIXED[self.gate_mode], dtype=descriptor.dtype, device=descriptor.device
-        )
-
-
-def full_precision(like: Tensor) -> AbstractContextManager[None]:
-    """No autocast on the tensor's device: descriptors and prototypes need more digits than half precision has."""
-    return torch.autocast(like.device.type, enabled=False)
-
-
-def _full(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+        return descriptor.new_full((len(self.spectral.classes),), _FIXED[self.gate_mode])

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, one_of
 from fedrs_lightning.nn.surgery import Where, attach, like
 
 Placement = Literal["pre_block", "pre_bn", "pre_conv2", "post_bn"]
@@ -86,11 +86,6 @@ def residual_blocks(model: nn.Module) -> list[Block]:
     ]
 
 
-def modulations(model: nn.Module) -> list[tuple[str, Modulation]]:
-    """Name and layer of every modulation, in the order of the network."""
-    return [(name, module) for name, module in model.named_modules() if isinstance(module, Modulation)]
-
-
 def insert_modulation(
     model: nn.Module,
     count: int,
@@ -120,8 +115,7 @@ def insert_modulation(
     Raises:
         ConfigError: more layers than blocks, an unknown block, placement or batch norm, or a block modulated already.
     """
-    if placement not in get_args(Placement):
-        raise ConfigError(f"placement: '{placement}' is not one of {', '.join(get_args(Placement))}")
+    one_of("placement", placement, get_args(Placement))
     blocks = _choose(residual_blocks(model), count, order)
     if blocks and placement == "pre_bn":
         rank_zero_warn(
@@ -153,22 +147,19 @@ def _sites(block: Block, placement: Placement, which: Which) -> Iterator[_Site]:
     module = block.module
     norms = [name for name, _ in module.named_children() if name.startswith("bn")]
     if placement == "pre_block":
-        dead = _offset_is_cancelled(module.conv1, module.bn1) and (
-            module.downsample is not None and _offset_is_cancelled(*module.downsample.children())
-        )
+        skip = [] if module.downsample is None else module.downsample.children()  # an identity cancels nothing
+        dead = _offset_is_cancelled(module.conv1, module.bn1) and _offset_is_cancelled(*skip)
         yield _Site(block.name, module, "input", module.conv1.in_channels, dead)
     elif placement == "pre_conv2":
         dead = _offset_is_cancelled(module.conv2, module.bn2)
         yield _Site(f"{block.name}.conv2", module.conv2, "input", module.conv2.in_channels, dead)
     elif placement == "post_bn":
-        yield _Site(
-            f"{block.name}.{norms[-1]}", module.get_submodule(norms[-1]), "output", _width(module, norms[-1]), False
-        )
+        last = norms[-1]
+        yield _Site(f"{block.name}.{last}", module.get_submodule(last), "output", _width(module, last), False)
     else:
         if which != "all" and which not in norms:
-            raise ConfigError(
-                f"which: '{which}' is not in {block.name}, a {type(module).__name__} with {', '.join(norms)}"
-            )
+            kind = f"a {type(module).__name__} with {', '.join(norms)}"
+            raise ConfigError(f"which: '{which}' is not in {block.name}, {kind}")
         for norm in norms if which == "all" else [which]:
             host = module.get_submodule(norm)
             yield _Site(f"{block.name}.{norm}", host, "input", _width(module, norm), _offset_is_cancelled(host))
@@ -177,8 +168,7 @@ def _sites(block: Block, placement: Placement, which: Which) -> Iterator[_Site]:
 def _width(block: nn.Module, norm: str) -> int:
     """Channels at a batch norm: what the convolution of the same number puts out, whatever the kind of norm."""
     conv = block.get_submodule(norm.replace("bn", "conv"))
-    if not isinstance(conv, nn.Conv2d):
-        raise TypeError(f"{norm} does not follow a convolution")
+    assert isinstance(conv, nn.Conv2d)
     return conv.out_channels
 
 
@@ -209,10 +199,8 @@ def _choose(blocks: list[Block], count: int, order: Order | Sequence[str]) -> li
     if count < 0:
         raise ConfigError(f"number of modulated blocks: {count} is negative; 0 switches modulation off")
     if count > len(blocks):
-        raise ConfigError(
-            f"number of modulated blocks: {count}, but the network has {len(blocks)} residual blocks; ask for at most "
-            "that"
-        )
+        have = f"the network has {len(blocks)} residual blocks"
+        raise ConfigError(f"number of modulated blocks: {count}, but {have}; ask for at most that")
     if order == "first_n":
         return blocks[:count]
     if order == "last_n":
@@ -240,7 +228,6 @@ def _named(blocks: list[Block], count: int, names: Sequence[str]) -> list[Block]
         if name not in known:
             raise ConfigError(f"order: the network has no block '{name}'; it has {', '.join(known)}")
     if len(set(names)) != count or len(names) != count:
-        raise ConfigError(
-            f"order: {len(set(names))} different blocks are listed, {count} asked for; make the two numbers equal"
-        )
+        listed = f"{len(set(names))} different blocks are listed"
+        raise ConfigError(f"order: {listed}, {count} asked for; make the two numbers equal")
     return [known[name] for name in names]

@@ -16,8 +16,7 @@ CHILD = "projection"
 
 
 def last_linear(network: nn.Module, head_keys: Collection[str]) -> tuple[str, nn.Linear] | None:
-    """Name and layer of the linear classifier that the state keys of a head belong to; None where the head is no such
-    layer.
+    """Name and layer of the linear classifier that the state keys of a head belong to; None for another head.
 
     Args:
         network: the network.
@@ -82,8 +81,3 @@ class _Tap:
         noted, self.noted = self.noted, None
         assert noted is not None
         return replace(output, embedding=noted)
-
-
-def in_at_least_float32(tensor: Tensor) -> Tensor:
-    """The tensor, in float32 where it has half precision."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

@@ -1,5 +1,4 @@
-"""Class prototypes of samples and pixels: sums, counts and means, anchors, and cross-entropy of cosines
-(docs/methods.md).
+"""Class prototypes of samples and pixels: sums, counts, means, anchors, cross-entropy of cosines (docs/methods.md).
 
 Everything is a product of matrices over all classes and pixels, which is fast, and gives the same bits on every run on
 a GPU too, where scattered additions do not.
@@ -13,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrs_lightning.nn.precision import full_precision, in_at_least_float32
 from fedrs_lightning.states import dot, ordered_sum
 from fedrs_lightning.types import Batch
 
@@ -34,6 +34,11 @@ def unit(vectors: Tensor, dim: int = -1) -> Tensor:
 def class_labels(batch: Batch) -> Tensor:
     """The one class of every sample or pixel: `mask`, or `label`, int64."""
     return batch["mask"] if "mask" in batch else batch["label"]
+
+
+def members(labels: Tensor, num_classes: int) -> Tensor:
+    """Whether each label is each class: int64 [...] -> bool [..., C]."""
+    return labels[..., None] == torch.arange(num_classes, device=labels.device)
 
 
 def has_entry(labels: Tensor, valid: Tensor) -> Tensor:
@@ -77,11 +82,11 @@ def class_statistics(
         Sums float64 [C, D] and counts int64 [C].
     """
     pixels, flat = embedding.flatten(2), labels.flatten(1)  # [B, D, N], [B, N]
-    members = flat[..., None] == torch.arange(num_classes, device=labels.device)  # [B, N, C]
-    share = members.to(pixels.dtype)
+    inside = members(flat, num_classes)  # [B, N, C]
+    share = inside.to(pixels.dtype)
     if normalise:
         share = share / torch.linalg.vector_norm(pixels, dim=1).clamp(min=EPS)[..., None]
-    return (pixels @ share).double().sum(0).T, members.sum((0, 1))
+    return (pixels @ share).double().sum(0).T, inside.sum((0, 1))
 
 
 def update_anchors(sums: Tensor, counts: Tensor, anchors: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,16 +126,9 @@ def cosines(embedding: Tensor, prototypes: Tensor) -> Tensor:
     return F.conv2d(embedding, prototypes[:, :, None, None]) / length
 
 
-def supervised_labels(labels: Tensor, valid: Tensor, ignore_index: int) -> Tensor:
-    """Flat labels with -1 for pixels that are ignored or whose class has no anchor, int64 [B h w].
-
-    Args:
-        labels: int64 [B, h, w].
-        valid: bool [C].
-        ignore_index: label of pixels that do not count.
-    """
-    flat = labels.flatten()
-    return torch.where((flat != ignore_index) & valid[flat.clamp(0, len(valid) - 1)], flat, -1)
+def supervised_labels(labels: Tensor, valid: Tensor) -> Tensor:
+    """Flat labels with -1 for pixels that are ignored or whose class has no anchor: [B, h, w] -> int64 [B h w]."""
+    return torch.where(has_entry(labels, valid), labels, -1).flatten()
 
 
 def cosine_cross_entropy(cosine: Tensor, labels: Tensor, valid: Tensor, temperature: float) -> Tensor:
@@ -143,9 +141,8 @@ def cosine_cross_entropy(cosine: Tensor, labels: Tensor, valid: Tensor, temperat
         temperature: tau > 0.
     """
     rows = cosine.flatten(2).transpose(1, 2).flatten(0, 1)  # [B h w, C]
-    logits = torch.where(
-        valid, rows / temperature, torch.finfo(rows.dtype).min
-    )  # finite: no nan where no class is valid
+    # finite, so that there is no nan where no class is valid
+    logits = torch.where(valid, rows / temperature, torch.finfo(rows.dtype).min)
     total = F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum")
     return total / (labels >= 0).sum().clamp(min=1)
 
@@ -160,27 +157,31 @@ def pixel_form(embedding: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Embedding [B, D, h, w] in at least single precision and labels [B, h, w].
     """
-    if embedding.dtype in (torch.float16, torch.bfloat16):
-        embedding = embedding.float()
+    embedding = in_at_least_float32(embedding)
     if embedding.dim() == 2:
         return embedding.T[None, :, :, None], labels[None, :, None]
     return embedding, resize_labels(labels, embedding.shape[-2:])
 
 
 class ClassMeans:
-    """Mean embedding of each class over a client's last complete pass through its data, not normalised, without
-    gradient.
+    """Mean embedding of each class over a client's last complete pass through its data, without gradient.
 
     Args:
         num_classes: C.
         num_samples: of a pass; the first batch after so many begins anew.
+        normalise: scale each embedding to unit length first.
+
+    Attributes:
+        sums: of the embeddings of each class, float64 [C, D].
+        counts: int64 [C].
     """
 
-    def __init__(self, num_classes: int, num_samples: int) -> None:
-        self.num_classes, self.num_samples = num_classes, num_samples
+    sums: Tensor
+    counts: Tensor
+
+    def __init__(self, num_classes: int, num_samples: int, normalise: bool = False) -> None:
+        self.num_classes, self.num_samples, self.normalise = num_classes, num_samples, normalise
         self._seen = 0
-        self._totals: tuple[Tensor, Tensor] | None = None
-        self._dtype = torch.float32
 
     @torch.no_grad()
     def add(self, embedding: Tensor, labels: Tensor, samples: int) -> None:
@@ -191,19 +192,32 @@ class ClassMeans:
             labels: int64 [B, h, w]; those outside 0..C-1 do not count.
             samples: images of the batch.
         """
-        with torch.autocast(embedding.device.type, enabled=False):
-            sums, counts = class_statistics(embedding, labels, self.num_classes, normalise=False)
-        if self._totals is not None and self._seen % self.num_samples:
-            sums, counts = sums + self._totals[0], counts + self._totals[1]
-        self._totals, self._dtype = (sums, counts), embedding.dtype
+        with full_precision(embedding):
+            sums, counts = class_statistics(embedding, labels, self.num_classes, self.normalise)
+        if self._seen % self.num_samples:
+            sums, counts = sums + self.sums, counts + self.counts
+        self.sums, self.counts, self._dtype = sums, counts, embedding.dtype
         self._seen += samples
 
     def means(self) -> tuple[Tensor, Tensor]:
         """Means [C, D] in the embedding's dtype, 0 for a class without a member, and counts int64 [C]."""
-        if self._totals is None:
-            raise RuntimeError("means of a pass that has not begun")
-        sums, counts = self._totals
-        return (sums / counts.clamp(min=1)[:, None]).to(self._dtype), counts
+        return (self.sums / self.counts.clamp(min=1)[:, None]).to(self._dtype), self.counts
+
+
+def merged_means(means: Tensor, counts: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
+    """Means over all clients weighted by counts, in the order of the clients; a class without one keeps `previous`.
+
+    Args:
+        means: float64 [K, C, D] of all clients.
+        counts: float64 [K, C].
+        previous: [C, D].
+
+    Returns:
+        Means in the dtype of `previous`, and bool [C], classes with a count.
+    """
+    total = counts.sum(0)
+    mean = ordered_sum(counts[..., None] * means) / total.clamp(min=1)[:, None]
+    return torch.where((total > 0)[:, None], mean.to(previous.dtype), previous), total > 0
 
 
 def rank_in_class(labels: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,8 +228,7 @@ def rank_in_class(labels: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         draws: [N], distinct random numbers that decide the order.
 
     Returns:
-        A permutation [N] of the members, sorted by class, and the rank (from 0) of each within its class, N for no
-        class.
+        A permutation [N] of the members, sorted by class, and the rank (from 0) of each in its class, N for no class.
     """
     order = draws.argsort()
     order = order[labels[order].argsort(stable=True)]
@@ -225,8 +238,7 @@ def rank_in_class(labels: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def stratified(labels: Tensor, limit: int, draws: Tensor) -> Tensor:
-    """Draw members of all classes in turns: one of each class, then a second of each, until `limit` or until all are
-    drawn.
+    """Draw members of all classes in turns: one of each class, then a second of each, until `limit` or the end.
 
     Args:
         labels: int64 [N]; negative for those that belong to no class, which come last.

@@ -6,7 +6,7 @@ for "bn" misses 20 of the 265 batch-norm entries of a ResNet-50. Everything here
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -59,13 +59,6 @@ def buffer_keys(task_or_model: nn.Module) -> set[str]:
     return {MODEL + name for name in network_of(task_or_model).state_dict()} - parameter_keys(task_or_model)
 
 
-def integer_keys(task_or_model: nn.Module) -> set[str]:
-    """State keys of entries that are not floating point, such as the batch counters of batch norm."""
-    return {
-        MODEL + name for name, value in network_of(task_or_model).state_dict().items() if not value.is_floating_point()
-    }
-
-
 def attach(host: nn.Module, name: str, layer: nn.Module, where: Where) -> None:
     """Make `layer` a child of `host` that acts on the host's first input, or on its output.
 
@@ -85,9 +78,9 @@ def attach(host: nn.Module, name: str, layer: nn.Module, where: Where) -> None:
         raise ValueError(f"{type(host).__name__} already has a '{name}'")
     host.add_module(name, layer)
     if where == "input":
-        host.register_forward_pre_hook(_OnInput(name))
+        host.register_forward_pre_hook(partial(_on_input, name))
     else:
-        host.register_forward_hook(_OnOutput(name))
+        host.register_forward_hook(partial(_on_output, name))
 
 
 def like(host: nn.Module) -> dict[str, Any]:
@@ -99,17 +92,9 @@ def like(host: nn.Module) -> dict[str, Any]:
 
 
 # The hooks look the layer up in the host that calls them, so that a deep copy of a network uses its own layers.
-@dataclass(frozen=True)
-class _OnInput:
-    name: str
-
-    def __call__(self, host: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (host.get_submodule(self.name)(inputs[0]), *inputs[1:])
+def _on_input(name: str, host: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (host.get_submodule(name)(inputs[0]), *inputs[1:])
 
 
-@dataclass(frozen=True)
-class _OnOutput:
-    name: str
-
-    def __call__(self, host: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        return host.get_submodule(self.name)(output)
+def _on_output(name: str, host: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+    return host.get_submodule(name)(output)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrs_lightning.nn.dap import full_precision
+from fedrs_lightning.nn.precision import full_precision
 from fedrs_lightning.seeding import torch_stream
 
 
@@ -25,8 +25,7 @@ def class_means(seed: int, num_classes: int, bands: int, side: int, std: float) 
 
 
 def draw(means: Tensor, labels: Tensor, size: tuple[int, int], noise: float) -> Tensor:
-    """One image a label: the class's mean enlarged to `size` (bilinear) plus N(0, noise^2), from the current random
-    stream.
+    """One image a label: the class's mean enlarged to `size` (bilinear) plus N(0, noise^2) from the current stream.
 
     Args:
         means: [C, bands, side, side].
@@ -57,8 +56,7 @@ def supervised_contrast(features: Tensor, labels: Tensor, temperature: float) ->
         own = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
         positive = (labels[:, None] == labels if labels.ndim == 1 else labels) & ~own
         similarity = rows @ rows.T / temperature
-        log_share = F.log_softmax(
-            similarity.masked_fill(own, torch.finfo(similarity.dtype).min), dim=1
-        )  # finite: no nan for one row
+        others = similarity.masked_fill(own, torch.finfo(similarity.dtype).min)  # finite: no nan for one row
+        log_share = F.log_softmax(others, dim=1)
         total = torch.where(positive, log_share, 0.0).sum(1)
         return -(total / positive.sum(1).clamp(min=1)).mean()

@@ -12,11 +12,8 @@ from fedrs_lightning.nn.surgery import MODEL, network_of
 
 def trainable(task_or_model: nn.Module) -> dict[str, nn.Parameter]:
     """Parameters that take gradients, by state key (`model/...`), in the order of the network."""
-    return {
-        MODEL + name: parameter
-        for name, parameter in network_of(task_or_model).named_parameters()
-        if parameter.requires_grad
-    }
+    named = network_of(task_or_model).named_parameters()
+    return {MODEL + name: parameter for name, parameter in named if parameter.requires_grad}
 
 
 def snapshot(parameters: Mapping[str, Tensor]) -> list[Tensor]:
@@ -26,6 +23,5 @@ def snapshot(parameters: Mapping[str, Tensor]) -> list[Tensor]:
 
 def squared_distance(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
     """Sum of squared differences over all tensors, a float64 scalar on the tensors' device."""
-    return torch.stack(
-        [(a.detach().double() - b.double()).square().sum() for a, b in zip(first, second, strict=True)]
-    ).sum()
+    pairs = zip(first, second, strict=True)
+    return torch.stack([(a.detach().double() - b.double()).square().sum() for a, b in pairs]).sum()

@@ -7,7 +7,7 @@ use neither `current_epoch` nor `global_step`, which stand still without a Train
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -58,9 +58,7 @@ class Task(L.LightningModule, ABC):
 
     @abstractmethod
     def metric(self) -> Metric:
-        """A fresh metric on the task's device, `sync_on_compute=False`: its states merge exactly, in whatever order
-        they come.
-        """
+        """A fresh metric on the task's device, `sync_on_compute=False`: its states merge exactly, in any order."""
 
     @abstractmethod
     def update(self, metric: Metric, output: Output, batch: Batch) -> None:
@@ -68,9 +66,7 @@ class Task(L.LightningModule, ABC):
 
     @abstractmethod
     def scores(self, metric: Metric) -> dict[str, float]:
-        """Named results in float64 from the metric's states; the first entry is the headline. One without a value is
-        nan.
-        """
+        """Named results in float64 from the metric's states, nan without a value; the first entry is the headline."""
 
     def absent_classes(self, metric: Metric) -> list[str]:
         """Names of the classes that means over classes leave out, because the samples show none of them."""
@@ -149,8 +145,13 @@ class Task(L.LightningModule, ABC):
 
     def _log_scores(self, stage: str) -> None:
         metric = self._running.pop(stage)
-        with (
-            metric.sync_context()
-        ):  # ranks of a distributed Trainer add their counts; a single process does nothing here
+        with metric.sync_context():  # ranks of a distributed Trainer add their counts; one process does nothing here
             scores = self.scores(metric)
         self.log_dict({f"{stage}/{name}": value for name, value in scores.items()})
+
+
+def named_classes(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """Names of `count` classes for the scores; numbers where none are given."""
+    if names is not None and len(names) != count:
+        raise ConfigError(f"class_names: {len(names)} names for {count} classes")
+    return tuple(map(str, range(count) if names is None else names))

@@ -18,8 +18,7 @@ from fedrs_lightning.types import Batch, Output
 
 
 class ClassificationTask(Task):
-    """A residual network, cross-entropy and overall accuracy. Batches hold `image` [B, C_in, H, W] and `label` int64
-    [B].
+    """A residual network, cross-entropy, overall accuracy. Batches hold `image` [B, C_in, H, W], `label` int64 [B].
 
     Args:
         backbone: depth of the network.
@@ -47,24 +46,18 @@ class ClassificationTask(Task):
         if not 0.0 <= label_smoothing < 1.0:
             raise ConfigError(f"label_smoothing: {label_smoothing} is not in [0, 1)")
         self.model = ResNet(backbone, num_classes, in_channels, width, stem, weights, band_init)
-        self.num_classes = num_classes
-        self.label_smoothing = label_smoothing
+        self.num_classes, self.label_smoothing = num_classes, label_smoothing
 
     def head_keys(self) -> set[str]:
         """Weight and bias of the classifier."""
         return {key for key in self.model_state() if key.startswith(f"{MODEL}fc.")}
 
     def check_batch(self, batch: Batch) -> None:
-        """Refuse pixels' classes, and several labels an image.
-
-        Raises:
-            ConfigError: `label` is not int64 [B].
-        """
+        """Refuse pixels' classes, and several labels an image: `label` must be int64 [B]."""
         require_labels(batch, self)
         if batch["label"].dim() != 1:
-            raise ConfigError(
-                "ClassificationTask: the data have several labels an image; take task.class_path: MultilabelTask"
-            )
+            remedy = "take task.class_path: MultilabelTask"
+            raise ConfigError(f"ClassificationTask: the data have several labels an image; {remedy}")
 
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean cross-entropy of the batch."""
@@ -85,13 +78,7 @@ class ClassificationTask(Task):
 
 
 def require_labels(batch: Batch, task: Task) -> None:
-    """Refuse data without labels of whole images.
-
-    Raises:
-        ConfigError: there is no `label`.
-    """
+    """Refuse data without labels of whole images."""
     if "label" not in batch:
-        raise ConfigError(
-            f"{type(task).__name__}: the data have classes of pixels, not of images; take task.class_path: "
-            "SegmentationTask"
-        )
+        remedy = "take task.class_path: SegmentationTask"
+        raise ConfigError(f"{type(task).__name__}: the data have classes of pixels, not of images; {remedy}")

@@ -31,8 +31,7 @@ def overall_accuracy(confusion: Tensor) -> float:
 
 
 def mean_class_accuracy(confusion: Tensor) -> float:
-    """Mean over the classes that occur in the labels of the share recognised; nan without samples. `confusion` int64
-    [C, C].
+    """Mean over the classes in the labels of the share recognised; nan without samples. `confusion` int64 [C, C].
 
     Examples:
         >>> mean_class_accuracy(torch.tensor([[3, 1], [2, 2]]))
@@ -44,9 +43,7 @@ def mean_class_accuracy(confusion: Tensor) -> float:
 
 
 def class_ious(confusion: Tensor) -> Tensor:
-    """TP / (TP + FP + FN) of each class, float64 [C]; nan for a class neither labelled nor predicted. `confusion` int64
-    [C, C].
-    """
+    """TP / (TP + FP + FN) of each class, float64 [C], from int64 [C, C]; nan for one neither labelled nor predicted."""
     hits = confusion.diagonal()
     union = confusion.sum(0) + confusion.sum(1) - hits
     return hits.double() / union.double()  # 0 / 0 is nan

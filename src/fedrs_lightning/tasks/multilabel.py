@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 
 import torch
@@ -15,16 +16,16 @@ from torchmetrics.utilities import dim_zero_cat
 from fedrs_lightning.errors import ConfigError, TrainingError
 from fedrs_lightning.models.classification import Backbone, Stem
 from fedrs_lightning.models.weights import BandInit
-from fedrs_lightning.nn.projection import in_at_least_float32
+from fedrs_lightning.nn.precision import in_at_least_float32
+from fedrs_lightning.tasks.base import named_classes
 from fedrs_lightning.tasks.classification import ClassificationTask, require_labels
 from fedrs_lightning.types import Batch, Output
 
 
 class MultilabelTask(ClassificationTask):
-    """A residual network, binary cross-entropy and micro mAP. Batches hold `image` [B, C_in, H, W] and `label` float32
-    [B, C].
+    """A residual network, binary cross-entropy and micro mAP. Batches hold `image` [B, C_in, H, W], `label` [B, C].
 
-    A label is 1 for each class that the image shows and 0 elsewhere.
+    A label, float32, is 1 for each class that the image shows and 0 elsewhere.
 
     Args:
         backbone: depth of the network.
@@ -51,23 +52,14 @@ class MultilabelTask(ClassificationTask):
         class_names: Sequence[str] | None = None,
     ) -> None:
         super().__init__(backbone, num_classes, in_channels, width, stem, weights, band_init)
-        if class_names is not None and len(class_names) != num_classes:
-            raise ConfigError(f"class_names: {len(class_names)} names for {num_classes} classes")
-        self.class_names = (
-            tuple(class_names) if class_names is not None else tuple(str(number) for number in range(num_classes))
-        )
+        self.class_names = named_classes(class_names, num_classes)
 
     def check_batch(self, batch: Batch) -> None:
-        """Refuse pixels' classes, and a single class an image.
-
-        Raises:
-            ConfigError: `label` is not [B, C].
-        """
+        """Refuse pixels' classes, and a single class an image: `label` must be [B, C]."""
         require_labels(batch, self)
         if batch["label"].dim() != 2:
-            raise ConfigError(
-                "MultilabelTask: the data have one class an image; take task.class_path: ClassificationTask"
-            )
+            remedy = "take task.class_path: ClassificationTask"
+            raise ConfigError(f"MultilabelTask: the data have one class an image; {remedy}")
 
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean binary cross-entropy over samples and classes."""
@@ -94,15 +86,10 @@ class MultilabelTask(ClassificationTask):
         """
         scores, targets = gathered(metric)
         if bool(scores.isnan().any()):
-            raise TrainingError(
-                "the network's scores are not numbers any more; lower the learning rate (optimizer.init_args.lr)"
-            )
+            raise TrainingError("the network's scores are not numbers any more; lower optimizer.init_args.lr")
         present = targets.any(0).tolist()
-        precision = {
-            name: average_precision(scores[:, c], targets[:, c])
-            for c, name in enumerate(self.class_names)
-            if present[c]
-        }
+        each = zip(self.class_names, scores.T, targets.T, strict=True)
+        precision = {name: average_precision(*of_class) for name, *of_class in compress(each, present)}
         predicted = scores > 0
         hits, wrong = (predicted & targets).sum(0), (predicted ^ targets).sum(0)  # int64 [C]; wrong are FP and FN
         f1 = (2 * hits.double() / (2 * hits + wrong).double())[present]
@@ -149,9 +136,7 @@ class GatheredScores(Metric):
 
 
 def gathered(metric: Metric) -> tuple[Tensor, Tensor]:
-    """What a `GatheredScores` holds, whether updated, merged or synchronised: scores [N, C] and targets bool [N, C], on
-    the CPU.
-    """
+    """Scores [N, C] and targets bool [N, C] of a `GatheredScores`, also a merged or synchronised one, on the CPU."""
     if not isinstance(metric, GatheredScores):
         raise TypeError("several labels need a GatheredScores")
     if not len(metric.scores):

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
 
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, check_choices
 from fedrs_lightning.models.segmentation import Architecture, DeepFeature, Encoder, SegmentationNetwork
 from fedrs_lightning.models.weights import BandInit
 from fedrs_lightning.nn.surgery import MODEL
-from fedrs_lightning.tasks.base import Task
+from fedrs_lightning.tasks.base import Task, named_classes
 from fedrs_lightning.tasks.metrics import (
     Absent,
     class_ious,
@@ -76,39 +76,26 @@ class SegmentationTask(Task):
         band_init: BandInit = "mean",
     ) -> None:
         super().__init__()
-        for name, value, choices in (("loss", loss, get_args(PixelLoss)), ("absent", absent, get_args(Absent))):
-            if value not in choices:
-                raise ConfigError(f"{name}: '{value}' is not one of {', '.join(choices)}")
+        check_choices(SegmentationTask.__init__, locals())
         if 0 <= ignore_index < num_classes:
             raise ConfigError(
-                f"ignore_index: {ignore_index} is one of the {num_classes} classes; take another number, such as 255"
+                f"ignore_index: {ignore_index} is one of {num_classes} classes; take another, such as 255"
             )
-        if class_names is not None and len(class_names) != num_classes:
-            raise ConfigError(f"class_names: {len(class_names)} names for {num_classes} classes")
-        self.model = SegmentationNetwork(
-            architecture, encoder, num_classes, in_channels, decoder_channels, encoder_width, deep, weights, band_init
-        )
+        form = num_classes, in_channels, decoder_channels, encoder_width, deep
+        self.model = SegmentationNetwork(architecture, encoder, *form, weights, band_init)
         self.num_classes, self.loss, self.ignore_index, self.absent = num_classes, loss, ignore_index, absent
         self.unscored: tuple[int, ...] = ()
-        self.class_names = (
-            tuple(class_names) if class_names is not None else tuple(str(number) for number in range(num_classes))
-        )
+        self.class_names = named_classes(class_names, num_classes)
 
     def head_keys(self) -> set[str]:
         """Weight and bias of the segmentation head."""
         return {key for key in self.model_state() if key.startswith(f"{MODEL}segmentation_head.")}
 
     def check_batch(self, batch: Batch) -> None:
-        """Refuse classes of whole images.
-
-        Raises:
-            ConfigError: there is no `mask`.
-        """
+        """Refuse classes of whole images: there must be a `mask`."""
         if "mask" not in batch:
-            raise ConfigError(
-                "SegmentationTask: the data have classes of images, not of pixels; take ClassificationTask or "
-                "MultilabelTask"
-            )
+            remedy = "take ClassificationTask or MultilabelTask"
+            raise ConfigError(f"SegmentationTask: the data have classes of images, not of pixels; {remedy}")
 
     def criterion(self, output: Output, batch: Batch) -> Tensor:
         """Mean loss over the labelled pixels of the batch; 0 with zero gradient where there is none."""
@@ -171,8 +158,7 @@ def pixel_cross_entropy(logits: Tensor, mask: Tensor, ignore_index: int) -> Tens
 
 
 def dice_loss(logits: Tensor, mask: Tensor, ignore_index: int) -> Tensor:
-    """One minus the soft Dice overlap of a batch, mean over the classes that occur in its labels (Milletari et al.,
-    2016).
+    """One minus the soft Dice overlap of a batch (Milletari et al., 2016), mean over the classes that its labels show.
 
     With p_c the softmax and t_c the indicator of class c over the labelled pixels of the batch:
     1 - 2 sum p_c t_c / (sum p_c + sum t_c). A batch without labelled pixels gives 0.
@@ -182,11 +168,9 @@ def dice_loss(logits: Tensor, mask: Tensor, ignore_index: int) -> Tensor:
         mask: int64 [B, H, W].
         ignore_index: label of pixels that do not count.
     """
-    labelled = mask != ignore_index
-    target = (
-        F.one_hot(torch.where(labelled, mask, 0).flatten(), logits.shape[1]) * labelled.flatten()[:, None]
-    )  # [B H W, C]
-    probability = logits.float().softmax(1).permute(0, 2, 3, 1).flatten(0, 2) * labelled.flatten()[:, None]
+    labelled = (mask != ignore_index).flatten()[:, None]  # [B H W, 1]
+    target = F.one_hot(mask.flatten().where(labelled[:, 0], 0), logits.shape[1]) * labelled  # [B H W, C]
+    probability = logits.float().softmax(1).permute(0, 2, 3, 1).flatten(0, 2) * labelled
     occurs = target.sum(0)
     overlap = 2 * (probability * target).sum(0) / (probability.sum(0) + occurs).clamp(min=1e-12)
     present = occurs > 0
