@@ -15,25 +15,10 @@ from typing import Any
 
 import fedrs_lightning
 
-LIBRARIES = (
-    "torch",
-    "torchvision",
-    "lightning",
-    "torchmetrics",
-    "numpy",
-    "jsonargparse",
-    "safetensors",
-    "pillow",
-    "rasterio",
-)
-SLURM = (
-    "SLURM_JOB_ID",
-    "SLURM_ARRAY_JOB_ID",
-    "SLURM_ARRAY_TASK_ID",
-    "SLURM_RESTART_COUNT",
-    "SLURM_JOB_NODELIST",
-    "SLURM_NTASKS",
-)
+_TORCH = ("torch", "torchvision", "lightning", "torchmetrics")
+LIBRARIES = (*_TORCH, "numpy", "jsonargparse", "safetensors", "pillow", "rasterio")
+_JOB = ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID", "RESTART_COUNT", "JOB_NODELIST", "NTASKS")
+SLURM = tuple(f"SLURM_{name}" for name in _JOB)
 
 
 def environment(
@@ -120,23 +105,15 @@ def cpu_model() -> str:
 
 def _package_state(package: Path) -> dict[str, Any] | None:
     # An installed copy may lie inside somebody's repository (.venv): only a tracked package belongs to its commit.
-    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return None
-    return git_state(package, untracked=True)
+    tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py") is not None
+    return git_state(package, untracked=True) if tracked else None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
     # Optional locks off: reading the state must not get in the way of a commit made at the same moment.
-    variables = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            env=variables,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
