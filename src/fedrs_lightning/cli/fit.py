@@ -225,15 +225,11 @@ def _train(engine: Engine, run: Run, loggers: Sequence[RoundLogger], ids: dict[s
     open_run(engine, run)
     engine.resume()
     engine.loggers |= ids
-    failure = None
-    if engine.rank == 0:
-        try:
+    with engine.exchange.together():
+        if engine.rank == 0:
             rounds = [(record["round"], logged(record)) for record in run.store.rounds()]
             for logger in loggers:
                 logger.catch_up(rounds)
-        except FedrsError as error:
-            failure = error
-    engine.exchange.agree(failure)
     engine.fit()
     if not engine.preempted or engine.round >= engine.schedule.num_rounds:
         return True
@@ -252,15 +248,8 @@ def _loggers(run: Run, built: Experiment) -> tuple[list[RoundLogger], dict[str, 
     from fedrs_lightning.engine.loggers import build_loggers
 
     known = CheckpointStore(run.path / "checkpoints").logger_ids() if rank() == 0 else {}
-    return build_loggers(
-        built.run.loggers,
-        run.path,
-        known,
-        project=built.run.wandb_project,
-        offline=built.run.wandb_offline,
-        config=run.config,
-        group=run.name,
-    )
+    settings, options = built.run, {"config": run.config, "group": run.name, "project": built.run.wandb_project}
+    return build_loggers(settings.loggers, run.path, known, settings.wandb_offline, **options)
 
 
 def _require_compiler() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from fedrs_lightning.errors import FedrsError, RunError
+from fedrs_lightning.errors import RunError
 from fedrs_lightning.files import naming_the_place
 from fedrs_lightning.results.store import CONFIG
 
@@ -138,25 +138,15 @@ def open_run(engine: Engine, run: Run) -> None:
 
     facts = engine.exchange.collect(_device_facts(engine))
     manifest = manifest_of(engine.task, engine.federation)
-    failure = None
-    if engine.rank == 0:
-        try:
+    with engine.exchange.together():
+        if engine.rank == 0:
             with naming_the_place(run.path):
                 check_data(run, manifest)
                 run.store.write_config(_HEAD + yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True))
-                run.store.write_environment(
-                    environment(
-                        world_size=engine.world_size,
-                        precision=run.config["fabric"]["precision"],
-                        threads=facts[0][1],
-                        devices=[device for device, _ in facts],
-                    )
-                )
+                devices, precision = [device for device, _ in facts], run.config["fabric"]["precision"]
+                run.store.write_environment(environment(engine.world_size, precision, facts[0][1], devices))
                 run.store.write_manifest(manifest)
                 run.store.write_split(_sample_ids(engine.federation))
-        except FedrsError as error:
-            failure = error
-    engine.exchange.agree(failure)
 
 
 def _device_facts(engine: Engine) -> tuple[str, int]:
@@ -194,15 +184,12 @@ def count_cost(engine: Engine, make: Callable[[], Experiment]) -> dict[str, int]
     """
     from fedrs_lightning.engine.cost import FEW, measure, some_samples
 
-    failure, cost = None, {}
-    if engine.rank == 0:
-        try:
+    cost = {}
+    with engine.exchange.together():
+        if engine.rank == 0:
             built, batch_size = make(), engine.schedule.batch_size
             samples = some_samples(engine.federation, min(batch_size, FEW))
-            cost = measure(built.task, built.method, engine.fabric, samples, batch_size).as_dict()
-        except FedrsError as error:
-            failure = error
-    engine.exchange.agree(failure)
+            cost = asdict(measure(built.task, built.method, engine.fabric, samples, batch_size))
     return cost
 
 
@@ -214,35 +201,19 @@ def write_result(engine: Engine, run: Run, data: FederatedDataset, cost: dict[st
     rounds, federation = run.store.rounds(), engine.federation
     used = {key.partition("/")[0] for record in rounds for key in record["metrics"]}
     protocol, metric = engine.headline.split("/", 1)
-    members = [
-        {"client": split.id, "name": split.name, "num_samples": len(split.train)}
-        | ({"domain": split.domain} if split.domain else {})
-        for split in federation.clients
-    ]
+    members = []
+    for split in federation.clients:
+        member = {"client": split.id, "name": split.name, "num_samples": len(split.train)}
+        members.append(member | ({"domain": split.domain} if split.domain else {}))
     absent = rounds[-1].get("absent_classes", {}).get(protocol, [])
-    run.store.write_result(
-        summarise(
-            rounds,
-            run.store.clients(),
-            experiment=run.name,
-            method=run.method,
-            label=run.label,
-            config_hash=run.hash,
-            seed=engine.seed,
-            num_rounds=engine.schedule.num_rounds,
-            protocol=protocol,
-            metric=metric,
-            protocols={name: text for name, text in PROTOCOLS.items() if name in used},
-            members=members,
-            classes=[name for name in data.class_names if name not in absent],
-            absent_classes=absent,
-            synthetic_data=bool(federation.manifest.get("synthetic")),
-            digest=engine.digest(),
-            digest_model=engine.digest_model(),
-            cost=cost,
-            setup_bytes=federation.setup_bytes,
-        )
-    )
+    facts: dict[str, Any] = {"experiment": run.name, "method": run.method, "label": run.label, "seed": run.seed}
+    facts |= {"config_hash": run.hash, "num_rounds": engine.schedule.num_rounds}
+    facts |= {"protocols": {name: text for name, text in PROTOCOLS.items() if name in used}}
+    facts |= {"classes": [name for name in data.class_names if name not in absent], "absent_classes": absent}
+    facts |= {"synthetic_data": bool(federation.manifest.get("synthetic")), "setup_bytes": federation.setup_bytes}
+    facts |= {"digest": engine.digest(), "digest_model": engine.digest_model(), "cost": cost}
+    rows = run.store.clients()
+    run.store.write_result(summarise(rounds, rows, protocol=protocol, metric=metric, members=members, **facts))
 
 
 def report(run: Run, note: str = "") -> None:

@@ -22,7 +22,7 @@ SLURM = tuple(f"SLURM_{name}" for name in _JOB)
 
 
 def environment(
-    *, world_size: int = 1, precision: str = "32-true", threads: int | None = None, devices: Sequence[str] | None = None
+    world_size: int = 1, precision: str = "32-true", threads: int | None = None, devices: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Facts about software and machine, as plain JSON values. Never fails because git is missing.
 

@@ -127,18 +127,9 @@ class Exchange:
 
     def __init__(self, fabric: L.Fabric, buffers: UploadBuffers) -> None:
         self.fabric, self.buffers = fabric, buffers
+        self.rank, self.world_size = fabric.global_rank, fabric.world_size
         self._turn = 0
         self._flat = [torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)]
-
-    @property
-    def rank(self) -> int:
-        """This process among all."""
-        return self.fabric.global_rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes."""
-        return self.fabric.world_size
 
     def barrier(self) -> None:
         """Wait for all ranks.
@@ -159,22 +150,23 @@ class Exchange:
             dist.all_gather_object(values, value)
         return values
 
-    def agree(self, error: FedrsError | None) -> None:
-        """Raise on all ranks when any rank failed, so that none waits for ever.
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Around what a rank does alone: when it fails on one rank, all raise, so that none waits for ever.
 
         Raises:
             FedrsError: the failure of the lowest rank, of the same kind and text everywhere.
         """
-        found = [
-            failure
-            for failure in self.collect(None if error is None else (type(error).__name__, str(error)))
-            if failure
-        ]
-        if error is not None and self.world_size == 1:
-            raise error
-        if found:
-            kinds = {kind.__name__: kind for kind in FedrsError.__subclasses__()}
-            raise kinds.get(found[0][0], TrainingError)(found[0][1])
+        failure: FedrsError | None = None
+        try:
+            yield
+        except FedrsError as error:
+            failure = error
+        if failure is not None and self.world_size == 1:
+            raise failure
+        known = self.collect(None if failure is None else (type(failure).__name__, str(failure)))
+        for name, text in filter(None, known):
+            raise {kind.__name__: kind for kind in FedrsError.__subclasses__()}.get(name, TrainingError)(text)
 
     def gather(self, mine: dict[int, Upload], order: Sequence[Client], keeps_memory: set[int]) -> Gathered:
         """Bring every upload of the cohort to rank 0.
@@ -235,18 +227,10 @@ class Exchange:
 
 
 def _header(upload: Upload, rank: int, keeps_memory: bool) -> _Header:
-    assert isinstance(upload.state, PackedState)
-    return _Header(
-        upload.client.id,
-        rank,
-        upload.state.layout,
-        upload.state.size,
-        nbytes(upload.state),
-        upload.num_steps,
-        upload.log,
-        upload.parameters,
-        keeps_memory,
-    )
+    state = upload.state
+    assert isinstance(state, PackedState)
+    facts = (state.layout, state.size, nbytes(state), upload.num_steps, upload.log, upload.parameters)
+    return _Header(upload.client.id, rank, *facts, keeps_memory)
 
 
 @contextlib.contextmanager
@@ -259,10 +243,7 @@ def contact() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # "[gloo/transport/tcp/pair.cc:545] Read error [::1]:46221: Connection reset by peer. This is typically caused
-        # by ..."
+        # "[gloo/transport/tcp/pair.cc:545] Read error [::1]:46221: Connection reset by peer. This is typically ..."
         reason = str(error).splitlines()[0].rpartition("] ")[2].partition(". This is")[0]
-        raise LostContact(
-            f"lost contact with another rank ({reason}), which says itself why; finished rounds are on disk, the same "
-            "command continues"
-        ) from None
+        problem = f"lost contact with another rank ({reason}), which says itself why"
+        raise LostContact(f"{problem}; finished rounds are on disk, the same command continues") from None
