@@ -14,22 +14,8 @@ from safetensors import SafetensorError
 
 from fedrs_lightning.errors import RunError
 
-_PLACE = (
-    "ENOSPC",
-    "EDQUOT",
-    "EFBIG",
-    "EROFS",
-    "EACCES",
-    "EPERM",
-    "ENOTDIR",
-    "EISDIR",
-    "EEXIST",
-    "ENOENT",
-    "ENAMETOOLONG",
-    "EIO",
-    "ESTALE",
-)
-_PLACE_NUMBERS = {getattr(errno, name) for name in _PLACE if hasattr(errno, name)}
+_PLACE = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR", "EISDIR", "EEXIST", "ENOENT")
+_PLACE_NUMBERS = {getattr(errno, name) for name in (*_PLACE, "ENAMETOOLONG", "EIO", "ESTALE") if hasattr(errno, name)}
 
 
 @contextmanager
@@ -87,7 +73,8 @@ def naming_the_place(path: Path) -> Iterator[None]:
 
 def _remedy(reason: str) -> str:
     full = any(word in reason.lower() for word in ("space", "quota"))
-    return f"{'free some' if full else 'mend it or choose another folder'}, then run the same command again: finished rounds are kept"
+    remedy = "free some" if full else "mend it or choose another folder"
+    return f"{remedy}, then run the same command again: finished rounds are kept"
 
 
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from fedrs_lightning.engine.loggers import RoundLogger
     from fedrs_lightning.results.run import Run
 
-HELP = "run one federated experiment, or continue it"
-
 
 def main(argv: Sequence[str]) -> int:
     """Read the configuration, launch the ranks, train, sum up. Returns the exit code."""
@@ -61,9 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _failed(error: BaseException) -> int:
-    """Say what went wrong and end this rank. Rank 0 says what all ranks know, and ends them; another rank says only
-    what no other knows.
-    """
+    """Say what went wrong and end this rank. Rank 0 speaks for all ranks; another says only what no other knows."""
     if rank() == 0:
         code = 130 if isinstance(error, KeyboardInterrupt) else 2
         text = f"interrupted; {ROUNDS_ARE_KEPT}" if code == 130 else " ".join(str(error).split())
@@ -76,9 +72,7 @@ def _failed(error: BaseException) -> int:
 
 
 def _end(code: int) -> int:
-    """Leave at once where other ranks are gone or will be: taking down a process group without them may abort the
-    process.
-    """
+    """Leave at once where other ranks are gone or will be: without them, ending a process group may abort it."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         sys.stdout.flush()
@@ -96,9 +90,8 @@ def _start(run: Run, state: str) -> int:
         with naming_the_place(run.path):
             return _run(run, state)
     except torch.OutOfMemoryError as error:
-        raise TrainingError(
-            f"{str(error).splitlines()[0]} Lower schedule.batch_size, schedule.eval_batch_size or the ranks on a GPU"
-        ) from None
+        remedy = "Lower schedule.batch_size, schedule.eval_batch_size or the ranks on a GPU"
+        raise TrainingError(f"{str(error).splitlines()[0]} {remedy}") from None
     except FedrsError:
         if rank() == 0 and not existed and not any((run.path / name).exists() for name in (ROUNDS, "checkpoints")):
             _remove(run.path.absolute(), above)  # refused before its first round
@@ -116,17 +109,11 @@ def _remove(folder: Path, above: Path) -> None:
 
 
 def _run(run: Run, state: str) -> int:
-    """Run a configuration in its run directory.
-
-    Args:
-        run: what is asked for.
-        state: of its directory, as `check_run` has found it.
-    """
+    """Run a configuration in its run directory, whose state `check_run` has found."""
     import torch.distributed as dist
 
     with waiting("loading data set, network and method", rank()):
         built = build(run)
-    from fedrs_lightning.engine.callbacks import ProgressBars
     from fedrs_lightning.engine.ranks.exchange import contact
     from fedrs_lightning.engine.ranks.watch import watching_ranks
     from fedrs_lightning.engine.settings import started_externally
@@ -143,7 +130,7 @@ def _run(run: Run, state: str) -> int:
     loggers, ids = _loggers(run, built)
     # Ranks of an external launcher are there already, and the first of each machine may still be preparing the data.
     federation = None if started_externally() else built.data.federation(run.seed)
-    fabric = _launch(built, federation, [ProgressBars()], loggers)
+    fabric = _launch(built, federation, loggers)
     with watching_ranks(fabric):
         with contact():
             fabric.barrier()
@@ -171,15 +158,14 @@ def _run(run: Run, state: str) -> int:
     return 0
 
 
-def _launch(
-    built: Experiment, federation: Federation | None, callbacks: list[Any], loggers: list[RoundLogger]
-) -> L.Fabric:
+def _launch(built: Experiment, federation: Federation | None, loggers: list[RoundLogger]) -> L.Fabric:
+    from fedrs_lightning.engine.callbacks import ProgressBars
     from fedrs_lightning.engine.ranks.strategy import build_fabric
 
     all_clients = 1 if federation is None or built.method.pools_clients else len(federation.clients)
     num_clients = min(all_clients, built.schedule.clients_per_round or all_clients)
     try:
-        fabric = build_fabric(built.fabric, num_clients, callbacks=callbacks, loggers=loggers)
+        fabric = build_fabric(built.fabric, num_clients, callbacks=[ProgressBars()], loggers=loggers)
         with waiting("starting the ranks", rank()):
             fabric.launch()
     except (ValueError, RuntimeError) as error:
@@ -191,29 +177,15 @@ def _engine(run: Run, built: Experiment, fabric: L.Fabric, federation: Federatio
     from fedrs_lightning.engine.engine import Engine
     from fedrs_lightning.engine.ranks.preemption import Preemption
 
-    engine = Engine(
-        fabric,
-        built.task,
-        built.method,
-        federation,
-        built.schedule,
-        seed=run.seed,
-        path=run.path,
-        name=f"{run.name}/{run.label or run.method}",
-        channels_last=built.fabric.channels_last,
-        compile=built.fabric.compile,
-        upload_memory=built.fabric.upload_memory * 2**30,
-        keep_checkpoints=built.run.keep_checkpoints,
-        preemption=Preemption(),
-        loading=built.fabric.loading,
-    )
+    settings, kept = built.fabric, built.run.keep_checkpoints
+    options: Any = {"seed": run.seed, "path": run.path, "name": f"{run.name}/{run.label or run.method}"}
+    options |= {"channels_last": settings.channels_last, "compile": settings.compile, "loading": settings.loading}
+    options |= {"upload_memory": settings.upload_memory * 2**30, "keep_checkpoints": kept, "preemption": Preemption()}
+    engine = Engine(fabric, built.task, built.method, federation, built.schedule, **options)
     cohort = engine.sampler.size or len(engine.clients)
     if engine.rank == 0 and engine.world_size > cohort:
-        warnings.warn(
-            f"{engine.world_size} ranks for {cohort} client(s) a round: {engine.world_size - cohort} rank(s) stand "
-            "idle; lower --fabric.devices",
-            stacklevel=2,
-        )
+        idle = f"{engine.world_size - cohort} rank(s) stand idle; lower --fabric.devices"
+        warnings.warn(f"{engine.world_size} ranks for {cohort} client(s) a round: {idle}", stacklevel=2)
     return engine
 
 
@@ -235,10 +207,8 @@ def _train(engine: Engine, run: Run, loggers: Sequence[RoundLogger], ids: dict[s
         return True
     if engine.rank == 0:
         job = requeue()
-        print(
-            f"fedrs fit: warned by the scheduler; round {engine.round} is saved, "
-            + (f"job {job} is requeued" if job else "run the same command to continue")
-        )
+        then = f"job {job} is requeued" if job else "run the same command to continue"
+        print(f"fedrs fit: warned by the scheduler; round {engine.round} is saved, {then}")
     return False
 
 
@@ -256,9 +226,8 @@ def _require_compiler() -> None:
     named = os.environ.get("CXX")
     if not any(shutil.which(name) for name in ([named] if named else ["c++", "g++", "clang++"])):
         found = f"{named} is not there" if named else "there is none"
-        raise ConfigError(
-            f"fabric.compile needs a C++ compiler, and {found}; install g++ (or set CXX), or leave fabric.compile false"
-        )
+        remedy = "install g++ (or set CXX), or leave fabric.compile false"
+        raise ConfigError(f"fabric.compile needs a C++ compiler, and {found}; {remedy}")
 
 
 def _local_rank() -> int:

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from fedrs_lightning.tasks import Task
 
 _PLACES = ("folder", "folders", "decoder")
-"""What may change in the manifest of the data: where they lie and how they were read; hashes say whether they are the
-same.
-"""
+"""What may change in the manifest: where the data lie and how they were read; hashes say whether they are the same."""
 
 _OURS = {
     *(CONFIG, "environment.json", "data.json", "split.json", "rounds.jsonl", "clients.jsonl", "metrics.csv"),
@@ -43,11 +41,9 @@ def check_run(run: Run) -> Literal["empty", "incomplete", "complete", "moved"]:
     """
     path = run.path
     above = _folder_above(path)
-    if not path.exists():
-        _require_writable(above)
-        return "empty"
     if not (path / CONFIG).exists():
-        foreign = sorted(one.name for one in path.iterdir() if one.name not in _OURS and not one.name.startswith("."))
+        inside = sorted(one.name for one in path.iterdir()) if path.exists() else []
+        foreign = [name for name in inside if name not in _OURS and not name.startswith(".")]
         if foreign:
             raise RunError(f"{path}: holds {foreign[0]} but no run; choose an empty folder with --run.dir")
         _require_writable(above)
@@ -58,9 +54,8 @@ def check_run(run: Run) -> Literal["empty", "incomplete", "complete", "moved"]:
     differ = _differences(before.deciding, run.deciding)
     if differ:
         more = f" and {len(differ) - 5} more" if len(differ) > 5 else ""
-        raise RunError(
-            f"{path}: holds a run of another configuration: {', '.join(differ[:5])}{more}; choose another --run.dir"
-        )
+        named = f"{', '.join(differ[:5])}{more}"
+        raise RunError(f"{path}: holds a run of another configuration: {named}; choose another --run.dir")
     if run.store.status != "complete":
         _require_writable(above)
         return "incomplete"
@@ -72,9 +67,7 @@ def _folder_above(path: Path) -> Path:
     while not path.exists() and path.parent != path:
         path = path.parent
     if not path.is_dir():
-        raise RunError(
-            f"{path}: is a file, where the folder of the run should be; choose another --run.dir or --run.root"
-        )
+        raise RunError(f"{path}: is a file, not the folder of a run; choose another --run.dir or --run.root")
     return path
 
 
@@ -120,10 +113,8 @@ def check_data(run: Run, manifest: dict[str, Any]) -> None:
     before, now = _content(before), _content(json.loads(json.dumps(manifest)))
     differ = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if differ:
-        raise RunError(
-            f"{run.path}: the data are not those that the run began with (data.json differs in {', '.join(differ)}); "
-            "restore them, or start a new run with another --run.root"
-        )
+        problem = f"the data are not those that the run began with (data.json differs in {', '.join(differ)})"
+        raise RunError(f"{run.path}: {problem}; restore them, or start a new run with another --run.root")
 
 
 def _content(value: Any) -> Any:
@@ -165,14 +156,11 @@ def _sample_ids(federation: Federation) -> dict[str, Any]:
     def names(indices: Any) -> list[str] | None:
         return None if indices is None else [federation.sample_ids[index] for index in indices]
 
-    return {
-        "clients": [
-            {"client": split.id, "name": split.name, "train": names(split.train), "test": names(split.test)}
-            for split in federation.clients
-        ],
-        "test": names(federation.test),
-        "validation": names(federation.validation),
-    }
+    clients = []
+    for split in federation.clients:
+        own = {"train": names(split.train), "test": names(split.test)}
+        clients.append({"client": split.id, "name": split.name} | own)
+    return {"clients": clients, "test": names(federation.test), "validation": names(federation.validation)}
 
 
 def count_cost(engine: Engine, make: Callable[[], Experiment]) -> dict[str, int]:

@@ -37,7 +37,7 @@ from fedrs_lightning.tasks.base import Task
 from fedrs_lightning.types import Batch, Client, Local
 
 MODULATION_FORWARD, MODULATION_BACKWARD = 2, 4
-"""Operations for each entry of a map: gamma x + beta; gamma g for the input, g x and its sum for gamma, g's for beta."""
+"""Operations for each entry of a map: gamma x + beta; gamma g for the input, g x and its sum for gamma, g for beta."""
 
 ROUND = 2
 """That is counted unless another is asked for: in the first one many methods do less."""
