@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo demo-segmentation test test-cpus lint format docs smoke bench cost clean
+.PHONY: help setup demo demo-segmentation test test-cpus lint format docs options smoke bench cost clean
 
 help: ## list the targets
 	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*## /\t/" | column -t -s "$$(printf "\t")"
@@ -61,6 +61,9 @@ $(VENV)/.docs: $(VENV)/.installed
 
 docs: $(VENV)/.docs ## the documentation site, in build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+options: setup ## the option tables of docs/, from signatures and docstrings
+	$(BIN)/python docs/option_tables.py
 
 format: setup ## let ruff format the code
 	$(BIN)/ruff format .

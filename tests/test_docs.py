@@ -37,12 +37,8 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = ("", "bash", "console")
 FOLDERS = ("experiments", "configs", "docs", "benchmarks", "slurm", "src", "tests")
 METHODS = {name: getattr(methods, name) for name in methods.__all__}
-PARTITIONS = ("IID", "Dirichlet", "Shards", "ByAttribute")
-SEGMENTATION = ("Potsdam", "Vaihingen", "LoveDA", "FolderSegmentation", "Domain", "Domains", "FolderDomains")
-KINDS = (data.FederatedDataset, data.TileDataset, data.Partition)
-TABLED = METHODS | {
-    name: getattr(data, name) for name in ("EuroSAT", "BigEarthNet", "FolderClassification", *PARTITIONS, *SEGMENTATION)
-}
+OPTION_TABLES = runpy.run_path(str(ROOT / "docs" / "option_tables.py"))
+CONFIGURED = (data.Archive, data.Partition, data.FederatedDataset, data.Domain)
 
 
 def page(name: str) -> str:
@@ -80,6 +76,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             name = re.match(r"# (\w+\.yaml)\n", body)
             if name:
                 (made / name[1]).write_text(body)
+        for name, body in re.findall(
+            r"^Save this as `(\w+\.py)`:\n\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+        ):
+            (made / name).write_text(body)
     return made
 
 
@@ -161,6 +161,7 @@ def test_wrong_commands_are_found(folder, monkeypatch):
 
 def test_yaml_examples_are_whole_or_add_to_one_that_is(folder, monkeypatch):
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
     shown = [path for path in folder.glob("*.yaml") if not path.is_symlink()]
     assert len(shown) >= 2
     for path in shown:
@@ -190,11 +191,10 @@ def test_relative_links_resolve(path):
 
 
 def test_every_subcommand_is_shown():
-    assert (
-        {line.split()[1] for line in commands(page("README.md")) if line.startswith("fedrs ")}
-        == set(SUBCOMMANDS)
-        == set(CHECKS)
-    )
+    shown = {
+        line.split()[1] for path in PAGES for line in commands(path.read_text("utf-8")) if line.startswith("fedrs ")
+    }
+    assert shown == set(SUBCOMMANDS) == set(CHECKS)
 
 
 def test_every_method_has_a_section_and_a_row():
@@ -204,49 +204,56 @@ def test_every_method_has_a_section_and_a_row():
         assert set(METHODS) <= set(re.findall(r"^\| `(\w+)` \|", page(name), re.MULTILINE)), name
 
 
-def test_every_data_set_and_shipped_federation_is_described():
-    text = page("docs/data.md")
-    known = [
-        name for name in data.__all__ if inspect.isclass(getattr(data, name)) and issubclass(getattr(data, name), KINDS)
-    ]
-    assert set(known) - set(TABLED) == {"FederatedDataset", "TileDataset", "Partition"}
-    classification = ("eurosat", "bigearthnet", "own_archive")
-    shipped = {
-        path.name for path in (ROOT / "configs" / "data").glob("*.yaml") if not path.name.startswith(classification)
-    }
-    assert shipped == set(
-        re.findall(r"`configs/data/(\w+\.yaml)`", text.split("### Shipped federations")[1].split("## ")[0])
-    )
-    assert {path.name for path in (ROOT / "experiments").glob("*.yaml")} <= set(
-        re.findall(r"experiments/(\w+\.yaml)", page("README.md"))
-    )
+def test_every_shipped_file_is_described():
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
+    for folder, pattern in (("configs/data", "*.yaml"), ("experiments", "*.yaml")):
+        shipped = {path.name for path in (ROOT / folder).glob(pattern)}
+        assert shipped <= set(re.findall(rf"{folder}/([\w-]+\.yaml)", pages)), folder
+
+
+def test_file_names_on_pages_and_in_configs_exist():
+    """Names of experiments, configs, pages, benchmarks and sources, wherever they stand, lead to a file."""
+    texts = [*PAGES, *(ROOT / "configs").rglob("*.yaml"), *(ROOT / "experiments").rglob("*.yaml")]
+    for path in texts:
+        text = path.read_text(encoding="utf-8")
+        names = re.findall(rf"(?<![\w/.-])((?:{'|'.join(FOLDERS)})/[\w./-]*\.(?:yaml|py|md|sbatch|ipynb))\b", text)
+        assert [name for name in names if not (ROOT / name).is_file()] == [], path.name
 
 
 def test_every_picture_of_a_run_is_named():
     source = (ROOT / "src" / "fedrs_lightning" / "cli" / "pictures.py").read_text(encoding="utf-8")
     drawn = set(re.findall(r'"(\w+\.png)"', source)) | {"gate.png", "drift_spec.png", "drift_spa.png", "drift_dap.png"}
-    assert drawn <= set(re.findall(r"(\w+\.png)", page("README.md")))
+    assert drawn <= set(re.findall(r"(\w+\.png)", page("docs/results.md")))
 
 
-@pytest.mark.parametrize("name", TABLED)
-def test_option_tables_are_the_signatures(name):
-    text = page("docs/methods.md") if name in METHODS else page("docs/data.md")
-    section = re.split(r"^##+ ", text, flags=re.MULTILINE)
-    tables = [
-        part for part in section if part.startswith((f"{name}\n", "Options\n" if name == "EuroSAT" else f"{name}\n"))
-    ]
-    rows = [row for part in tables for row in re.findall(r"^\| `(\w+)` \| (.+?) \| ", part, re.MULTILINE)]
-    stated = {
-        option: "required" if default == "required" else yaml.safe_load(default.strip("`")) for option, default in rows
+@pytest.mark.parametrize("path", OPTION_TABLES["PAGES"], ids=lambda path: path.name)
+def test_option_tables_are_signatures_and_docstrings(path):
+    text = path.read_text(encoding="utf-8")
+    assert OPTION_TABLES["renewed"](text) == text, "run make options"
+
+
+def test_every_class_of_a_config_has_an_option_table():
+    tabled = {
+        name.rpartition(".")[2]
+        for path in PAGES
+        for name in re.findall(r"^<!-- options: ([\w.]+) -->$", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
-    parameters = list(inspect.signature(TABLED[name]).parameters.values())
-    actual = {
-        parameter.name: "required" if parameter.default is parameter.empty else parameter.default
-        for parameter in parameters
+    classes = {name for name in data.__all__ if inspect.isclass(getattr(data, name))}
+    named = {name for name in classes if issubclass(getattr(data, name), CONFIGURED)}
+    abstract = {name for name in named if inspect.isabstract(getattr(data, name))}
+    without = {
+        name
+        for name in (*METHODS, *named)
+        if not inspect.signature(getattr(data, name, None) or METHODS[name]).parameters
     }
-    actual = {option: list(value) if isinstance(value, tuple) else value for option, value in actual.items()}
-    assert stated == actual
-    assert [option for option, _ in rows] == list(actual)
+    assert tabled >= (named - abstract | set(METHODS)) - without
+
+
+def test_an_option_table_of_other_defaults_is_renewed():
+    text = page("docs/data-eurosat.md")
+    changed = text.replace("| `bands` | `rgb` |", "| `bands` | `all` |")
+    assert changed != text
+    assert OPTION_TABLES["renewed"](changed) == text
 
 
 def option_exists(option: str) -> bool:
@@ -272,7 +279,7 @@ def test_options_named_in_backticks_exist(path):
 
 def test_options_are_told_from_nonsense():
     assert option_exists("method.init_args.eps_place")
-    assert option_exists("data.init_args.partition.init_args.alpha")
+    assert option_exists("data.partition.init_args.alpha")
     assert not option_exists("method.init_args.eps_plaice")
     assert not option_exists("schedule.rounds")
 
@@ -288,11 +295,11 @@ def test_the_layers_of_the_architecture_are_those_that_are_tested():
 
 
 def test_the_python_example_runs(tmp_path, monkeypatch):
-    (example,) = blocks(page("README.md"), "python")
+    (example,) = blocks(page("docs/running.md"), "python")
     write_sample(tmp_path / "sample-data" / "eurosat", EuroSATSample(tiles=20))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDRS_CACHE", str(tmp_path / "cache"))
-    exec(compile(example, "README.md", "exec"), {})
+    exec(compile(example, "docs/running.md", "exec"), {})
     (store,) = find_runs([tmp_path / "runs"])
     assert [record["round"] for record in store.rounds()] == [1, 2]
 

@@ -67,12 +67,10 @@ def own_tiles(tiles, tmp_path):
 def experiment(tiles):
     return {
         "data": {
-            "class_path": "EuroSAT",
-            "init_args": {
-                "root": str(tiles),
-                "image_size": 16,
-                "partition": {"class_path": "IID", "init_args": {"num_clients": 3}},
-            },
+            "root": str(tiles),
+            "archive": {"class_path": "EuroSAT"},
+            "image_size": 16,
+            "partition": {"class_path": "IID", "init_args": {"num_clients": 3}},
         },
         "task": {
             "class_path": "ClassificationTask",

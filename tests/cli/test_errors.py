@@ -33,7 +33,7 @@ OPTIONS = [
     (["--task.widht", "3"], "--task.widht: ClassificationTask has no option 'widht'; did you mean 'width'?"),
     (["--method", "FedMAD", "--method.powr", "3"], "--method.powr: FedMAD has no option 'powr'; did you mean 'power'?"),
     (
-        ["--data.init_args.partition.init_args.num_client", "3"],
+        ["--data.partition.init_args.num_client", "3"],
         "IID has no option 'num_client'; did you mean 'num_clients'?",
     ),
     (["--optimizer.init_args.ler", "0.1"], "--optimizer.init_args.ler: Adam has no option 'ler'; did you mean 'lr'?"),
@@ -88,7 +88,7 @@ OPTIONS = [
     (["--schedule.num_rounds", "0"], "schedule.num_rounds=0 must be at least 1"),
     (["--run.keep_checkpoints", "0"], "run.keep_checkpoints=0 must be at least 2"),
     (["--task.width", "0"], "ClassificationTask: width: 0 is below 1"),
-    (["--data.image_size", "0"], "EuroSAT: image_size must be at least 1 pixel or null, got 0"),
+    (["--data.image_size", "0"], "image_size must be at least 1 pixel or null, got 0"),
     (["--optimizer.lr", "-1"], "optimizer: Invalid learning rate: -1.0"),
     (["--task.weights", "none.pt"], "weights: no file none.pt"),
     (["--method", "FedMAD", "--method.dict_kwargs.extra", "1"], "unexpected keyword argument 'extra'"),
@@ -99,11 +99,11 @@ OPTIONS = [
     (["--data.partition.num_clients", "500"], "500 clients but only 64 training samples; lower num_clients"),
     (
         ["--data.min_samples", "40"],
-        "client 0 (client 0) has 22 training samples, fewer than min_samples=40; lower min_samples",
+        "client 0 (client 0) has 22 training samples, fewer than min_samples=40; give it more",
     ),
     (
         ["--data.partition={class_path: Dirichlet, init_args: {num_clients: 9, alpha: 0.01, min_samples: 0}}"],
-        "has 0 training samples, fewer than min_samples=1; lower min_samples, or change the partition",
+        "has 0 training samples, fewer than min_samples=1; give it more, leave it out, or change split or partition",
     ),
     (["--schedule.clients_per_round", "9"], "schedule.clients_per_round=9, but there are 3 clients; choose 1 to 3"),
     (
@@ -146,7 +146,7 @@ def change(config, path, value=None):
 
 # Where in the file, the new value (none: removed), and what the line says; ":N" is the line of the file.
 KEYS = [
-    ("data", None, "data is missing; name one of "),
+    ("data", None, "data needs either archive or domains, and not both"),
     ("task", None, "task is missing; name one of "),
     ("method", None, "method is missing; name one of Centralised, "),
     (
@@ -155,16 +155,12 @@ KEYS = [
         "schedule.num_rounds is missing; set it in the config file or with --schedule.num_rounds",
     ),
     ("schedule", None, "schedule.num_rounds is missing"),
+    ("data/root", None, ".: no EuroSAT tree; expected the folders AnnualCrop, ..., SeaLake here"),
+    ("data/partition", None, "nothing says whose the samples are; set partition"),
     (
-        "data/init_args/root",
+        "data/partition/init_args",
         None,
-        "data.init_args.root is missing (EuroSAT needs it); set it in the config file or with --data.init_args.root",
-    ),
-    ("data/init_args/partition", None, "data.init_args.partition is missing (EuroSAT needs it)"),
-    (
-        "data/init_args/partition/init_args",
-        None,
-        "data.init_args.partition.init_args.num_clients is missing (IID needs it)",
+        "data.partition.init_args.num_clients is missing (IID needs it)",
     ),
     ("methud", "FedAvg", ":26: there is no key 'methud'; did you mean 'method'?"),
     ("schedule/num_round", 3, ":21: schedule has no key 'num_round'; did you mean 'num_rounds'?"),
@@ -180,16 +176,17 @@ KEYS = [
     ("task/init_args/num_classes", 7, ":16: task.init_args.num_classes: follows from the data set; leave it out"),
     ("task/init_arg", {"width": 4}, ":16: task has no key 'init_arg'; did you mean 'init_args'?"),
     ("task/width", 4, ":16: task: 'width' belongs below init_args"),
-    ("data/class_path", "EuroSat", ":2: data: there is no class 'EuroSat'; did you mean 'EuroSAT'?"),
+    ("data/archive/class_path", "EuroSat", ":4: data.archive: there is no class 'EuroSat'; did you mean 'EuroSAT'?"),
+    ("data/archiv", "EuroSAT", ":10: data has no key 'archiv'; did you mean 'archive'?"),
     (
-        "data/init_args/partition/class_path",
+        "data/partition/class_path",
         "IDI",
-        ":7: data.init_args.partition: there is no class 'IDI'; did you mean 'IID'?",
+        ":7: data.partition: there is no class 'IDI'; did you mean 'IID'?",
     ),
     (
-        "data/init_args/partition/init_args/num_client",
+        "data/partition/init_args/num_client",
         3,
-        ":10: data.init_args.partition: IID has no option 'num_client'",
+        ":10: data.partition: IID has no option 'num_client'",
     ),
     (
         "optimizer",
@@ -216,7 +213,7 @@ def test_keys_of_a_file(fit, config, path, value, words):
 TEXTS = [
     ("data: {class_path: EuroSAT\ntask: [\n", ":2: not valid YAML: expected ',' or '}', but got ':'"),
     (
-        "seed: 0\ndata:\n\tclass_path: EuroSAT\n",
+        "seed: 0\ndata:\n\tarchive: EuroSAT\n",
         ":3: not valid YAML: found character '\\t' that cannot start any token",
     ),
     ("seed: 1\nschedule:\n  num_rounds: 3\nseed: 2\n", ":4: key 'seed' stands there twice, also in line 1; remove one"),
@@ -241,11 +238,11 @@ def test_broken_files(fit, config, tmp_path, text, words, part):
 def test_a_mistake_in_a_part_file_names_that_file(fit, config, tmp_path):
     (tmp_path / "parts").mkdir()
     part = tmp_path / "parts" / "data.yaml"
-    config["data"]["init_args"]["rot"] = "x"
+    config["data"]["archive"]["init_args"] = {"bnds": "rgb"}
     part.write_text(yaml.safe_dump(config["data"], sort_keys=False))
     config["data"] = "parts/data.yaml"
     config.write()
-    assert fit().line == f"{part}:9: data: EuroSAT has no option 'rot'; did you mean 'root'?"
+    assert fit().line == f"{part}:5: data.archive: EuroSAT has no option 'bnds'; did you mean 'bands'?"
 
 
 def test_a_near_file_name_is_named(fit, config):
@@ -255,7 +252,9 @@ def test_a_near_file_name_is_named(fit, config):
 def test_a_message_of_unknown_form_is_still_one_line():
     parser = build_parser()
     with pytest.raises(Exception, match="Union") as caught:
-        parser.parse_object({"data": {"class_path": "EuroSAT", "init_args": {"root": [1], "partition": 3}}})
+        parser.parse_object(
+            {"data": {"archive": {"class_path": "EuroSAT", "init_args": {"root": [1]}}, "partition": 3}}
+        )
     for error in (caught.value, ValueError("one\n  two:\n- three\n"), RuntimeError(), KeyError("key")):
         line = one_line(error)
         assert line
@@ -382,7 +381,7 @@ def test_other_data_under_an_existing_run(fit, stop, own_tiles):
         (own_tiles / "2750" / "River" / "River_4.jpg").read_bytes()
     )
     line = fit("--data.root", own_tiles).line
-    assert "the data are not those that the run began with (data.json differs in images_sha256); restore them" in line
+    assert "the data are not those that the run began with (data.json differs in archives); restore them" in line
 
 
 def test_moved_data_are_the_same_data(fit, stop, own_tiles, tmp_path):

@@ -85,9 +85,9 @@ def test_part_files_lie_relative_to_the_file_that_names_them(config, tmp_path, m
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    found = plain("--config", main_file, "--data.init_args.root", "other/tiles", "--schedule.num_rounds", 7)
-    assert found["data"]["init_args"]["root"] == "other/tiles"
-    assert found["data"]["init_args"]["partition"]["init_args"] == {"num_clients": 3}
+    found = plain("--config", main_file, "--data.root", "other/tiles", "--schedule.num_rounds", 7)
+    assert found["data"]["root"] == "other/tiles"
+    assert found["data"]["partition"]["init_args"] == {"num_clients": 3}
     assert found["schedule"]["num_rounds"] == 7
     assert found["schedule"]["batch_size"] == 16
     assert config_hash(found) == config_hash(plain("--config", config.path, "--schedule.num_rounds", 7))
@@ -136,12 +136,12 @@ def test_experiments_parse_and_keep_their_paths_apart(path, monkeypatch, tmp_pat
 # Smaller versions of any experiment, by the class of its data and of its task.
 SMALLER = {
     "EuroSAT": [
-        "--data.init_args.image_size=16",
-        "--data.init_args.min_samples=1",
-        "--data.init_args.partition={class_path: IID, init_args: {num_clients: 3}}",
+        "--data.image_size=16",
+        "--data.min_samples=1",
+        "--data.partition={class_path: IID, init_args: {num_clients: 3}}",
     ],
-    "Domains": ["--data.init_args.crop_size=32"],
-    "BigEarthNet": ["--data.init_args.image_size=16"],
+    "domains": ["--data.crop_size=32"],
+    "BigEarthNet": ["--data.image_size=16"],
     "ClassificationTask": [
         "--task.init_args.backbone=resnet18",
         "--task.init_args.width=4",
@@ -177,12 +177,14 @@ def patches(tmp_path_factory):
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_experiments_run_two_rounds_at_a_smaller_size(fit, tiles, aerial, patches, path):
     found = plain("--config", path)
-    names = [found[key]["class_path"].rpartition(".")[2] for key in ("data", "task")]
+    archive = found["data"]["archive"]
+    named = [archive["class_path"] if archive else "domains", found["task"]["class_path"]]
+    names = [name.rpartition(".")[2] for name in named]
     root = {"EuroSAT": tiles, "BigEarthNet": patches}.get(names[0], aerial)
     ran = fit(
         *(option for name in names for option in SMALLER[name]),
         *(
-            "--data.init_args.root",
+            "--data.root",
             root,
             "--schedule.num_rounds=2",
             "--schedule.local_epochs=1",
@@ -343,7 +345,8 @@ def test_main_leaves_the_process_as_it_was(fit, stop, config):
 BASE = ("--method", "FedMAD", "--run.loggers", "[]")
 MACHINE = {
     "bf16": ("--fabric.precision", "bf16-mixed"),
-    "channels_last": ("--fabric.channels_last", "true"),
+    # eight channels: see tests/engine/test_options.py
+    "channels_last": ("--fabric.channels_last", "true", "--task.init_args.width", "8"),
     "deterministic": ("--fabric.deterministic", "true"),
     "threads": ("--fabric.threads_per_rank", "2"),
 }
@@ -404,14 +407,14 @@ def test_the_table_is_that_of_the_run(fit):
 def test_a_complete_run_answers_for_its_own_data_only(fit, own_tiles, tmp_path):
     """The folder of the data is not in the run's name: the same tiles elsewhere are the same run, others are not."""
     assert fit("--schedule.num_rounds", 1).code == 0
-    moved = fit("--schedule.num_rounds", 1, "--data.init_args.root", own_tiles)
+    moved = fit("--schedule.num_rounds", 1, "--data.root", own_tiles)
     assert "complete already, on the same data under another path" in moved.out
     next(own_tiles.rglob("*.jpg")).unlink()
     assert (
         "the data are not those that the run began with"
-        in fit("--schedule.num_rounds", 1, "--data.init_args.root", own_tiles).line
+        in fit("--schedule.num_rounds", 1, "--data.root", own_tiles).line
     )
-    assert "no such folder" in fit("--schedule.num_rounds", 1, "--data.init_args.root", tmp_path / "nowhere").line
+    assert "no such folder" in fit("--schedule.num_rounds", 1, "--data.root", tmp_path / "nowhere").line
 
 
 def test_folders_of_several_data_sets_may_move_too(config, fit, aerial, tmp_path):
@@ -423,8 +426,8 @@ def test_folders_of_several_data_sets_may_move_too(config, fit, aerial, tmp_path
             {"class_path": name, "init_args": {"root": str(folder / name.lower())} | more}
             for name, more in names.items()
         ]
-        domains = [{"name": one["class_path"], "num_clients": num_clients, "dataset": one} for one in sets]
-        return {"class_path": "Domains", "init_args": {"domains": domains, "crop_size": 32, "normalise": "train"}}
+        domains = [{"name": one["class_path"], "num_clients": num_clients, "archive": one} for one in sets]
+        return {"domains": domains, "crop_size": 32, "client_size": "equal", "normalise": "federated"}
 
     def written(*given):
         config["data"] = federation(*given)

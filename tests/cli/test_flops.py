@@ -11,6 +11,7 @@ from torch import nn
 
 from fedrs_lightning.cli.flops import _side
 from fedrs_lightning.cli.main import main
+from fedrs_lightning.data import FederatedDataset
 from fedrs_lightning.data.archives.bigearthnet.archive import BigEarthNet
 from fedrs_lightning.engine.cost import measure, random_samples
 from fedrs_lightning.methods import (
@@ -230,7 +231,7 @@ def test_the_table_in_the_docs_is_what_the_command_prints():
 @pytest.fixture
 def flops(config, tmp_path, capsys):
     """The command on the tiny experiment, whose folder of data is not there."""
-    config["data"]["init_args"] |= {"root": str(tmp_path / "nowhere"), "image_size": SIDE}
+    config["data"] |= {"root": str(tmp_path / "nowhere"), "image_size": SIDE}
     config.write()
 
     def run(*options):
@@ -249,7 +250,7 @@ def test_json_and_options_of_fit(flops, tmp_path):
     rows = json.loads(out)
     assert [row["method"] for row in rows] == ["FedAvg", "FedBN", "two layers"]
     assert {row["batch_size"] for row in rows} == {4}
-    assert rows[0]["image"] == {"channels": 3, "side": SIDE, "side_from": "data.init_args.image_size"}
+    assert rows[0]["image"] == {"channels": 3, "side": SIDE, "side_from": "data.image_size"}
     assert rows[0]["local_step"] == 4 * rows[0]["forward_backward"]
 
 
@@ -265,12 +266,12 @@ def test_table(flops):
 
 
 def test_images_are_as_large_as_they_are_stored(flops):
-    code, out, _ = flops("--data.init_args.image_size", "null")
+    code, out, _ = flops("--data.image_size", "null")
     assert code == 0
     assert "3 x 64 x 64 (as stored)" in out
-    patches = BigEarthNet("nowhere")
+    patches = FederatedDataset(BigEarthNet("nowhere"))
     assert _side(patches, None) == (120, "as stored")
-    assert _side(BigEarthNet("nowhere", image_size=32), None) == (32, "data.init_args.image_size")
+    assert _side(FederatedDataset(BigEarthNet("nowhere"), image_size=32), None) == (32, "data.image_size")
     assert _side(patches, 8) == (8, "--side")
 
 

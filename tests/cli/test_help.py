@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser
 from fedrs_lightning import __version__, data, methods, tasks
 from fedrs_lightning.cli.config.command_line import build_parser
 from fedrs_lightning.cli.main import COMMANDS, main
-from fedrs_lightning.data import FederatedDataset
+from fedrs_lightning.data import Archive
 from fedrs_lightning.methods import FedAvg
 from fedrs_lightning.tasks import Task
 
@@ -73,7 +73,7 @@ def test_fit_explains_every_option(capsys):
 
 CLASSES = [
     (key, name, cls)
-    for key, base, package in (("data", FederatedDataset, data), ("task", Task, tasks), ("method", FedAvg, methods))
+    for key, base, package in (("data.archive", Archive, data), ("task", Task, tasks), ("method", FedAvg, methods))
     for name, cls in ((name, getattr(package, name)) for name in package.__all__)
     if inspect.isclass(cls) and issubclass(cls, base) and not inspect.isabstract(cls)
 ]

@@ -19,7 +19,7 @@ OURS = [
     (f"{package.__name__}.{name}", getattr(package, name))
     for package in (data, methods, tasks)
     for name in package.__all__
-    if inspect.isclass(getattr(package, name)) and not name.endswith(("Source", "Transform", "Federation", "Loader"))
+    if inspect.isclass(getattr(package, name)) and not name.endswith(("Source", "Federation", "Loader", "Listing"))
 ]
 OPTIMIZERS = [
     (f"torch.optim.{name}", getattr(torch.optim, name)) for name in ("Adam", "AdamW", "SGD", "RMSprop", "LBFGS", "Muon")
@@ -55,7 +55,7 @@ def test_the_source_says_what_python_says(path, cls):
                 assert hint.type == as_list(hints[name]), name
 
 
-@pytest.mark.parametrize(("package", "base"), [(data, "FederatedDataset"), (tasks, "Task"), (methods, "FedAvg")])
+@pytest.mark.parametrize(("package", "base"), [(data, "Archive"), (tasks, "Task"), (methods, "FedAvg")])
 def test_short_names_are_the_classes_that_there_are(package, base):
     cls = getattr(package, base)
     fitting = [getattr(package, name) for name in package.__all__ if inspect.isclass(getattr(package, name))]
@@ -170,14 +170,11 @@ def test_options_are_read_as_the_parser_reads_them(options):
 
 
 def test_a_mistake_in_a_list_of_groups_is_named(tmp_path):
-    dataset = "{class_path: Potsdam, init_args: {root: x, modalty: rgb}}"
+    archive = "{class_path: Potsdam, init_args: {root: x, modalty: rgb}}"
     path = tmp_path / "list.yaml"
-    path.write_text(
-        f"data:\n  class_path: Domains\n  init_args:\n    domains:\n    - name: a\n      num_clients: 1\n"
-        f"      dataset: {dataset}\n"
-    )
+    path.write_text(f"data:\n  domains:\n  - name: a\n    num_clients: 1\n    archive: {archive}\n")
     with pytest.raises(ConfigError) as error:
         configure(["--config", str(path)])
     assert str(error.value) == (
-        f"{path}:7: data.init_args.domains.0.dataset: Potsdam has no option 'modalty'; did you mean 'modality'?"
+        f"{path}:5: data.domains.0.archive: Potsdam has no option 'modalty'; did you mean 'modality'?"
     )

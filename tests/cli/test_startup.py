@@ -5,8 +5,9 @@ import sys
 
 import pytest
 import yaml
-from fedrs_lightning.data.synth.aerial import AerialSample
-from fedrs_lightning.data.synth.aerial_files import write_sample
+
+from fedrs_lightning.synth.aerial.sample import AerialSample
+from fedrs_lightning.synth.sample import write_sample
 
 CALL = """
 import sys
@@ -98,9 +99,9 @@ def test_a_classification_run_loads_what_it_uses(config, libraries, tmp_path):
 def test_segmentation_and_loggers_load_their_libraries(config, tmp_path):
     """The other side: the names above are those under which the libraries are known."""
     write_sample(tmp_path / "potsdam", AerialSample(dataset="potsdam", size="tiny", side=128, gsd_factor=4.0))
-    dataset = {"class_path": "Potsdam", "init_args": {"root": str(tmp_path / "potsdam")}}
-    domains = [{"name": "potsdam", "num_clients": 2, "dataset": dataset}]
-    config["data"] = {"class_path": "Domains", "init_args": {"domains": domains, "crop_size": 32}}
+    archive = {"class_path": "Potsdam", "init_args": {"root": str(tmp_path / "potsdam")}}
+    domains = [{"name": "potsdam", "num_clients": 2, "archive": archive}]
+    config["data"] = {"domains": domains, "crop_size": 32}
     network = {"architecture": "unet", "encoder": "resnet18", "loss": "ce", "encoder_width": 8, "decoder_channels": 4}
     config["task"] = {"class_path": "SegmentationTask", "init_args": network}
     config["schedule"] = {"num_rounds": 1, "batch_size": 8}
@@ -114,7 +115,7 @@ def test_segmentation_and_loggers_load_their_libraries(config, tmp_path):
     ("options", "words"),
     [
         (("--schedule.clients_per_round", 9), "there are 3 clients"),
-        (("--data.init_args.train_fraction", "1.0"), "no test data"),
+        (("--data.train_fraction", "1.0"), "no test data"),
         (("--run.loggers", "[csv,tensorboard,wandb]", "--run.wandb_offline", "false"), "Weights & Biases"),
         (("--task.init_args.weights", "none.pt"), "no file none.pt"),
     ],
@@ -144,4 +145,5 @@ def test_a_configuration_that_is_printed_incomplete_says_null(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["fit", "--print_config", "--schedule.batch_size", "8"])
     printed = yaml.safe_load(capsys.readouterr().out)
-    assert (printed["data"], printed["schedule"]["num_rounds"], printed["schedule"]["batch_size"]) == (None, None, 8)
+    assert (printed["task"], printed["data"]["archive"]) == (None, None)
+    assert (printed["schedule"]["num_rounds"], printed["schedule"]["batch_size"]) == (None, 8)

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fedrs_lightning.data.check.segmentation import check_segmentation
 from torch import nn
 from torch.nn import functional as F
 
@@ -20,7 +19,7 @@ from fedrs_lightning.cli.main import main
 from fedrs_lightning.data.archives.isprs.potsdam import Potsdam
 from fedrs_lightning.data.archives.isprs.vaihingen import Vaihingen
 from fedrs_lightning.data.archives.loveda.archive import LoveDA
-from fedrs_lightning.data.rasters import read_whole
+from fedrs_lightning.data.rasters.rows import read_whole
 from fedrs_lightning.data.rasters.class_tables import ISPRS
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.seeding import numpy_stream
@@ -234,7 +233,7 @@ def test_readers_and_check_accept_every_layout(dataset, layout, tmp_path):
     for make in readers if layout != "participants" else ():  # test tiles have no labels there
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            survey = make(root).survey()
+            survey = make(root).listing()
             assert survey.facts["synthetic"]
             assert survey.train
             assert survey.test
@@ -243,7 +242,7 @@ def test_readers_and_check_accept_every_layout(dataset, layout, tmp_path):
                 assert len(np.unique(tile.ids.rows(0, tile.ids.height))) > 2
                 assert tile.finish() == 0
     for deep in (False, True):
-        report = check_segmentation(dataset, root, deep)
+        report = {"potsdam": Potsdam, "vaihingen": Vaihingen, "loveda": LoveDA}[dataset](str(root)).check(deep)
         loud = [finding for finding in report.findings if finding.severity != "note"]
         if layout == "participants":
             assert len(loud) == 1

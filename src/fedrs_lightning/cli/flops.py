@@ -101,7 +101,7 @@ def _side(data: Any, given: int | None) -> tuple[int, str]:
     for name in ("image_size", "crop_size"):
         value = getattr(data, name, None)
         if value is not None:
-            return int(value), f"data.init_args.{name}"
+            return int(value), f"data.{name}"
     if data.stored_side is not None:
         return data.stored_side, "as stored"
     return DEFAULT_SIDE, "default, set --side for another"

@@ -41,7 +41,7 @@ Every option not listed here is handed to `fedrs fit`."""
 _EPILOG = """examples:
   fedrs sweep --config experiments/eurosat_small.yaml --grid method=FedAvg,FedBN,FedMAD --seeds 0..2
   fedrs sweep --config X.yaml --grid method.init_args.power=0.5,1,2 --schedule.num_rounds 20
-  fedrs sweep --config X.yaml --grid 'data.init_args.bands=[red,green],[red]'"""
+  fedrs sweep --config X.yaml --grid 'data.archive.init_args.bands=[red,green],[red]'"""
 FIT = (sys.executable, "-m", "fedrs_lightning.cli.main", "fit")
 GROUPS = ("--data", "--task", "--method", "--schedule", "--optimizer", "--fabric", "--run", "--logger")
 GRACE = 60.0
@@ -73,6 +73,7 @@ def parser() -> Parser:
     options.add_argument("--seeds", default="0", metavar="SEEDS", help="0..2 or 0,3,7 (default: 0)")
     at_once = "runs at a time (default: 1), each with its own ranks"
     options.add_argument("--jobs", type=above(1), default=1, metavar="N", help=at_once)
+    options.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
     return options
 
 
