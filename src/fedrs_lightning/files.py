@@ -42,10 +42,10 @@ def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
     try:
         yield temporary
         if durable:
-            _flush(temporary)
+            flush(temporary)
         temporary.replace(path)
         if durable:
-            _flush(path.parent)
+            flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -102,7 +102,8 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path}: not valid JSON ({error}); delete it or restore it from a copy") from None
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Force a file or folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

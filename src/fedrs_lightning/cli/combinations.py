@@ -37,10 +37,9 @@ class Combination:
     def label(self) -> str:
         """Grid values that tell runs of one method apart, such as `power=2`; the method's own name is not repeated."""
         names = [key.rpartition(".")[2] for key, _ in self.values]
-        short = {
-            key: name if names.count(name) == 1 else key for (key, _), name in zip(self.values, names, strict=True)
-        }
-        return " ".join(f"{short[key]}={value}" for key, value in self.values if key != "method")
+        told = [(name if names.count(name) == 1 else key) for (key, _), name in zip(self.values, names, strict=True)]
+        pairs = zip(told, self.values, strict=True)
+        return " ".join(f"{name}={value}" for name, (key, value) in pairs if key != "method")
 
     @property
     def title(self) -> str:
@@ -162,10 +161,7 @@ def run_root(configs: Sequence[str], extra: Sequence[tuple[str, tuple[str, ...]]
 
 
 def fingerprint(combination: Combination, configs: Sequence[str], extra: Sequence[tuple[str, tuple[str, ...]]]) -> str:
-    """Hash of all that a sweep hands to `fedrs fit`: version, config files with the files they name, options, seed.
-
-    Equal fingerprints mean equal runs. Unequal ones may still be the same run; then `fedrs fit` finds it complete.
-    """
+    """Hash of all that a sweep hands to `fedrs fit`; of one run it may differ, then `fedrs fit` finds it complete."""
     contents: dict[Path, None] = {}
     for config in configs:
         _closure(Path(config), contents)
@@ -222,7 +218,7 @@ def _index(path: Path) -> dict[str, dict[str, Any]]:
     known = list(entries.values()) if isinstance(entries, dict) else [None]
     if not all(isinstance(one, dict) and {"run", "config_hash"} <= one.keys() for one in known):
         raise RunError(f"{path}: not an index of runs; delete it, the sweep finds its runs again")
-    return dict(entries)
+    return dict(entries or {})
 
 
 def _closure(path: Path, found: dict[Path, None]) -> None:

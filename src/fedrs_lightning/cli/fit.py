@@ -12,17 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedrs_lightning.cli import run_directory
 from fedrs_lightning.cli.config.command_line import build, configure
 from fedrs_lightning.cli.process import rank, run_settings
-from fedrs_lightning.cli.run_directory import (
-    check_data,
-    check_run,
-    count_cost,
-    manifest_of,
-    open_run,
-    report,
-    write_result,
-)
 from fedrs_lightning.engine.ranks.watch import ROUNDS_ARE_KEPT
 from fedrs_lightning.errors import ConfigError, FedrsError, LostContact, TrainingError
 from fedrs_lightning.files import naming_the_place
@@ -44,10 +36,11 @@ def main(argv: Sequence[str]) -> int:
     try:
         run = configure(argv)
         with naming_the_place(run.path):
-            state = check_run(run)
+            state = run_directory.check_run(run)
             if state == "complete":  # every rank asks: under torchrun and srun it must end on all of them
                 if rank() == 0:
-                    report(run, "this run was complete already; another --seed or --run.root starts a new one")
+                    note = "this run was complete already; another --seed or --run.root starts a new one"
+                    run_directory.report(run, note)
                 return 0
     except (FedrsError, KeyboardInterrupt) as error:
         return _failed(error)
@@ -123,9 +116,9 @@ def _run(run: Run, state: str) -> int:
     if _local_rank() == 0:
         built.data.prepare()  # before further ranks start: a wrong folder is reported once and at once
     if state == "moved":
-        check_data(run, manifest_of(built.task, built.data.federation(run.seed)))
+        run_directory.check_data(run, run_directory.manifest_of(built.task, built.data.federation(run.seed)))
         if rank() == 0:
-            report(run, "this run was complete already, on the same data under another path")
+            run_directory.report(run, "this run was complete already, on the same data under another path")
         return 0
     loggers, ids = _loggers(run, built)
     # Ranks of an external launcher are there already, and the first of each machine may still be preparing the data.
@@ -136,7 +129,7 @@ def _run(run: Run, state: str) -> int:
             fabric.barrier()
         federation = federation or built.data.federation(run.seed)
         engine = _engine(run, built, fabric, federation)
-        cost = count_cost(engine, lambda: build(run))
+        cost = run_directory.count_cost(engine, lambda: build(run))
         status = "failed"
         try:
             done = _train(engine, run, loggers, ids)
@@ -146,12 +139,12 @@ def _run(run: Run, state: str) -> int:
                 for logger in loggers:
                     logger.finalize(status)
         if done and engine.rank == 0:
-            write_result(engine, run, built.data, cost)
+            run_directory.write_result(engine, run, built.data, cost)
             if built.run.plot:
                 from fedrs_lightning.cli.pictures import draw
 
                 draw(engine, run, built.data)
-            report(run)
+            run_directory.report(run)
         engine.exchange.barrier()
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
@@ -194,7 +187,7 @@ def _train(engine: Engine, run: Run, loggers: Sequence[RoundLogger], ids: dict[s
     from fedrs_lightning.engine.engine import logged
     from fedrs_lightning.engine.ranks.preemption import requeue
 
-    open_run(engine, run)
+    run_directory.open_run(engine, run)
     engine.resume()
     engine.loggers |= ids
     with engine.exchange.together():

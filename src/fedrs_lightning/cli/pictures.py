@@ -10,13 +10,7 @@ import numpy as np
 import torch
 
 from fedrs_lightning.data.rasters.class_tables import ISPRS, LOVEDA, LOVEDA_COLOURS
-from fedrs_lightning.results.diagnostics import (
-    plot_by_class,
-    plot_confusion,
-    plot_descriptors,
-    plot_loss_terms,
-    plot_predictions,
-)
+from fedrs_lightning.results import diagnostics
 from fedrs_lightning.results.plots import plot_clients, plot_curves, plot_weights
 
 if TYPE_CHECKING:
@@ -34,11 +28,12 @@ def draw(engine: Engine, run: Run, data: FederatedDataset) -> list[Path]:
     folder, classes = store.path / "pictures", list(data.class_names)
     drawn: list[Path | None] = [plot_curves([store], store.path / "curves.png")]
     drawn += [plot_clients([store], folder / "clients.png"), plot_weights(store, folder / "weights.png")]
-    drawn += [plot_loss_terms(store, folder / "loss.png")]
+    drawn += [diagnostics.plot_loss_terms(store, folder / "loss.png")]
     titles = {f"drift_{kind}": f"cosine drift from the anchor, {kind}" for kind in ("spec", "spa", "dap")}
     for name, title in ({"gate": "gate weight (1 spectral, 0 spatial)"} | titles).items():
         limits = (0.0, 1.0) if name == "gate" else None
-        drawn.append(plot_by_class(store, f"feddap/{name}", title, classes, folder / f"{name}.png", limits=limits))
+        out = folder / f"{name}.png"
+        drawn.append(diagnostics.plot_by_class(store, f"feddap/{name}", title, classes, out, limits=limits))
     drawn.append(_confusion(store, classes, folder))
     drawn.append(_descriptors(engine, federation, folder))
     if "mask" in federation.source.gather(federation.clients[0].train[:1]):
@@ -53,7 +48,7 @@ def _confusion(store: RunStore, classes: list[str], folder: Path) -> Path | None
     if counts is None:
         return None
     title = f"round {last['round']}, {protocol}, counts of all clients summed"
-    return plot_confusion(np.array(counts), classes, folder / "confusion.png", title)
+    return diagnostics.plot_confusion(np.array(counts), classes, folder / "confusion.png", title)
 
 
 def _descriptors(engine: Engine, federation: Federation, folder: Path) -> Path | None:
@@ -67,7 +62,8 @@ def _descriptors(engine: Engine, federation: Federation, folder: Path) -> Path |
         vectors = {client: table[row].numpy() for row, client in enumerate(ids) if known[row]}
         if len(vectors) > 1:
             domains = {client.id: client.domain for client in federation.clients}
-            return plot_descriptors(vectors, dict(zip(ids, cluster, strict=True)), domains, folder / "descriptors.png")
+            clusters, out = dict(zip(ids, cluster, strict=True)), folder / "descriptors.png"
+            return diagnostics.plot_descriptors(vectors, clusters, domains, out)
     return None
 
 
@@ -94,7 +90,7 @@ def _predictions(engine: Engine, data: FederatedDataset, federation: Federation,
     image = raw["image"][:, :3] if raw["image"].shape[1] >= 3 else raw["image"][:, :1].expand(-1, 3, -1, -1)
     content = (image.float().numpy(), raw["mask"].numpy(), torch.cat(predicted).numpy())
     classes, out = data.class_names, folder / "predictions.png"
-    return plot_predictions(*content, classes, palette(classes), names, out)
+    return diagnostics.plot_predictions(*content, classes, palette(classes), names, out)
 
 
 def palette(classes: Sequence[str]) -> np.ndarray:

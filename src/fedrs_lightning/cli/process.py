@@ -28,10 +28,7 @@ _VARIABLES = (
 
 @contextlib.contextmanager
 def run_settings() -> Iterator[None]:
-    """Make a process ready for a run and put back what the run changes, so that `main` may be called again and again.
-
-    Every rank calls it, before torch is loaded. Warnings become one plain line each, launch chatter is silenced.
-    """
+    """Make a process ready for a run, before torch is loaded, and put back afterwards what the run changes."""
     variables = {name: os.environ.get(name) for name in _VARIABLES}
     levels = {name: logging.getLogger(name).level for name in LIBRARIES}
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}

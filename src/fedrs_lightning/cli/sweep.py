@@ -164,9 +164,8 @@ def run(jobs: list[Job], index: SweepIndex, command: Sequence[str], *, limit: in
         except KeyboardInterrupt:
             _stop(active)
             complete = sum(job.store is not None and job.error is None for job in jobs)
-            print(
-                f"fedrs sweep: stopped with {complete} of {len(jobs)} runs complete; {AGAIN} continues", file=sys.stderr
-            )
+            done = f"stopped with {complete} of {len(jobs)} runs complete"
+            print(f"fedrs sweep: {done}; {AGAIN} continues", file=sys.stderr)
             return 130
     return _report(jobs)
 

@@ -111,7 +111,7 @@ class Evaluator:
         merged: dict[tuple[str, int], Metric] = {}
         for part in self.exchange.collect(mine):
             for unit, state in part:
-                merged.setdefault(unit, self._empty()).merge_state(state)
+                merged.setdefault(unit, self._pool([])).merge_state(state)
         return self._summarise(merged)
 
     def _sets(self, client: ClientSplit) -> list[tuple[str, np.ndarray]]:
@@ -154,10 +154,6 @@ class Evaluator:
                 output = self.task(batch["image"])
             self.task.update(metric, output, batch)
         return {name: _on_cpu(value) for name, value in metric.metric_state.items()}
-
-    def _empty(self) -> Metric:
-        """A metric for merging, on the CPU, where the ranks' states are."""
-        return self.task.metric().cpu()
 
     def _scores(self, metric: Metric) -> dict[str, float]:
         """The scores that have a value."""
@@ -202,7 +198,7 @@ class Evaluator:
         return named
 
     def _pool(self, metrics: Iterable[Metric]) -> Metric:
-        pooled = self._empty()
+        pooled = self.task.metric().cpu()  # where the ranks' states are
         for metric in metrics:
             pooled.merge_state(metric)
         return pooled

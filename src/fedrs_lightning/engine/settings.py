@@ -109,6 +109,8 @@ class FabricSettings:
         """
         import torch
 
+        from fedrs_lightning.results.environment import available_cores
+
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         accelerator = ("gpu" if gpus else "cpu") if self.accelerator == "auto" else self.accelerator
         if accelerator == "gpu" and not gpus:
@@ -141,8 +143,3 @@ def count_from_environment(torchrun: str, slurm: str) -> int | None:
     """How many an external launcher started, or None."""
     name = torchrun if "TORCHELASTIC_RUN_ID" in os.environ else slurm
     return int(os.environ[name]) if started_externally() and name in os.environ else None
-
-
-def available_cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

@@ -9,18 +9,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedrs_lightning.results.plots import (
-    BESIDE,
-    COLOURS,
-    PLAIN,
-    STYLE,
-    class_legend,
-    coloured,
-    heat_map,
-    look,
-    rounds_axis,
-    save,
-)
+from fedrs_lightning.results import plots
+from fedrs_lightning.results.plots import BESIDE, COLOURS, PLAIN, STYLE, look, save
 from fedrs_lightning.results.store import RunStore
 
 MARKERS = "osD^vP*X"
@@ -43,7 +33,7 @@ def plot_confusion(counts: np.ndarray, classes: Sequence[str], out: Path, title:
         wide = max(side + 1.2, 4.8)  # the title of three classes needs the width
         figure = Figure(figsize=(wide, side), layout="constrained")
         axes = figure.add_subplot()
-        image = heat_map(axes, share, "Blues", vmin=0, vmax=1, aspect="equal")
+        image = plots.heat_map(axes, share, "Blues", vmin=0, vmax=1, aspect="equal")
         for row, column in np.argwhere(np.isfinite(share)):
             text, colour = f"{100 * share[row, column]:.0f}", "white" if share[row, column] > 0.6 else "black"
             axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
@@ -78,7 +68,7 @@ def plot_loss_terms(store: RunStore, out: Path) -> Path | None:
             tables = [np.array(rounds[number]) for number in sorted(rounds)]
             values = [np.average(table[:, 0], weights=table[:, 1]) for table in tables]
             axes.plot(sorted(rounds), values, label=name, **look(index))
-        rounds_axis(axes)
+        plots.rounds_axis(axes)
         axes.set_ylabel("mean over clients")
         axes.legend(**BESIDE)
         return save(figure, out)
@@ -111,7 +101,7 @@ def plot_by_class(
         figure = Figure(figsize=(9.6, 1.8 + 0.28 * max(len(clients), 6)), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
         scale = dict(zip(("vmin", "vmax"), limits, strict=True)) if limits else {}
-        image = heat_map(left, grid, "PuOr_r" if limits == (0.0, 1.0) else "cividis", **scale)
+        image = plots.heat_map(left, grid, "PuOr_r" if limits == (0.0, 1.0) else "cividis", **scale)
         left.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
         left.set_yticks(range(len(clients)), _client_names(store, clients), fontsize=7)
         left.set_title("last local training of each client")
@@ -121,10 +111,9 @@ def plot_by_class(
             for row in rows:
                 if row.get(key) is not None:
                     values.setdefault(row["round"], []).append(row[key])
-            right.plot(
-                sorted(values), [np.mean(values[number]) for number in sorted(values)], label=name, **look(index)
-            )
-        rounds_axis(right)
+            means = [np.mean(values[number]) for number in sorted(values)]
+            right.plot(sorted(values), means, label=name, **look(index))
+        plots.rounds_axis(right)
         right.set_title("mean over the cohort")
         if limits:
             right.set_ylim(*limits)
@@ -199,14 +188,14 @@ def plot_predictions(
         for row, axes in enumerate(grid):
             low, high = np.percentile(images[row], [2, 98])
             picture = np.clip((images[row] - low) / max(high - low, 1e-9), 0, 1).transpose(1, 2, 0)
-            shown = (picture, coloured(labels[row], palette), coloured(predictions[row], palette))
+            shown = (picture, plots.coloured(labels[row], palette), plots.coloured(predictions[row], palette))
             for axis, content in zip(axes, shown, strict=True):
                 axis.imshow(content)
                 axis.set(xticks=[], yticks=[])
             axes[0].set_ylabel(names[row], fontsize=7)
         for axis, title in zip(grid[0], ("image", "label (black: ignored)", "prediction"), strict=True):
             axis.set_title(title)
-        class_legend(figure, classes, palette, ncols=min(len(classes), 4), fontsize=8)
+        plots.class_legend(figure, classes, palette, ncols=min(len(classes), 4), fontsize=8)
         return save(figure, out)
 
 

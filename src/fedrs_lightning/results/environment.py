@@ -48,7 +48,7 @@ def environment(
         "git": {"package": _package_state(package), "working_directory": git_state(Path.cwd())},
         "devices": list(devices),
         "cpu": cpu,
-        "cores": _cores(),
+        "cores": available_cores(),
         "world_size": world_size,
         "threads": torch.get_num_threads() if threads is None else threads,
         "precision": precision,
@@ -119,5 +119,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from fedrs_lightning.errors import RunError
-from fedrs_lightning.files import atomic_path, read_json, write_json, write_text
+from fedrs_lightning.files import atomic_path, flush, read_json, write_json, write_text
 
 Record = dict[str, Any]
 
@@ -71,11 +71,7 @@ class RunStore:
         """Force both logs to the disk (fsync), so that a power cut cannot take what a checkpoint relies on."""
         for name in (ROUNDS, CLIENTS):
             if (self.path / name).exists():
-                handle = os.open(self.path / name, os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+                flush(self.path / name)
 
     def truncate(self, last: int) -> None:
         """Drop all lines of rounds after `last`, and a half-written last line; keep every other line byte for byte.

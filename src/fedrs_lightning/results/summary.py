@@ -79,13 +79,9 @@ def summarise(
     }
 
 
-def _means(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
-    means = {}
-    for key in metrics[-1]:
-        values = [one[key] for one in metrics if one.get(key) is not None]
-        if len(values) == len(metrics):
-            means[key] = sum(value for value in values if value is not None) / len(values)
-    return means
+def _means(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    keys = [key for key in metrics[-1] if all(one.get(key) is not None for one in metrics)]
+    return {key: sum(one[key] for one in metrics) / len(metrics) for key in keys}
 
 
 def _best(rounds: Sequence[Record], metric: str) -> dict[str, Any] | None:

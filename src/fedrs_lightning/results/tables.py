@@ -191,9 +191,7 @@ def _progress(store: RunStore, result: Record | None) -> str:
     return text if result is None else f"{result.get('status')}, {text}"
 
 
-def _split(
-    experiment: str, label: str, runs: list[tuple[RunStore, Record, dict[str, Any]]], notes: list[str]
-) -> list[Group]:
+def _split(experiment: str, label: str, runs: list[tuple[RunStore, Record, Record]], notes: list[str]) -> list[Group]:
     groups: list[Group] = []
     harmless: dict[str, None] = {}
     for store, result, config in runs:

@@ -39,14 +39,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--spectral-shift", type=float, default=0.0, metavar="S", help=spectra)
     layout = "difference of layout between domains, 0 to 1 (default 0; loveda 0.5, so that Urban and Rural differ)"
     parser.add_argument("--spatial-shift", type=float, metavar="T", help=layout)
-    parser.add_argument(
-        "--domains",
-        type=int,
-        default=1,
-        metavar="N",
-        help="number of domains (default 1): eurosat deals its tiles among them and attributes.csv names each tile's; "
-        "the others get one whole sample DIR/domain<d> each, and bigearthnet's domains are its countries",
-    )
+    tiles = "eurosat deals its tiles among them and attributes.csv names each tile's"
+    others = "the others get one whole sample DIR/domain<d> each, and bigearthnet's domains are its countries"
+    several = f"number of domains (default 1): {tiles}; {others}"
+    parser.add_argument("--domains", type=int, default=1, metavar="N", help=several)
     aerials = parser.add_argument_group("potsdam, vaihingen and loveda only")
     alone = "write the sample of this domain, from 0, straight into DIR"
     aerials.add_argument("--domain", type=int, metavar="D", help=alone)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +89,11 @@ class UploadBuffers:
 class _Header:
     """What rank 0 needs to know of an upload before its bytes."""
 
-    client_id: int
+    upload: Upload  # without its state
     rank: int
     layout: list[Entry]
     size: int
     content: int
-    num_steps: int
-    log: dict[str, float]
-    parameters: tuple[str, ...]
     keeps_memory: bool
 
 
@@ -177,16 +174,16 @@ class Exchange:
             keeps_memory: which of this rank's clients wrote a memory version.
         """
         headers = [_header(upload, self.rank, upload.client.id in keeps_memory) for upload in mine.values()]
-        known = {header.client_id: header for part in self.collect(headers) for header in part}
+        known = {header.upload.client.id: header for part in self.collect(headers) for header in part}
         gathered = Gathered()
         for client in order:
             header = known[client.id]
             gathered.bytes_up += header.content
-            gathered.num_steps += header.num_steps
+            gathered.num_steps += header.upload.num_steps
             if header.keeps_memory:
                 gathered.keeps_memory.append(client.id)
             if self.rank == 0:
-                upload = mine[client.id] if header.rank == 0 else self._receive(client, header)
+                upload = mine[client.id] if header.rank == 0 else self._receive(header)
                 gathered.uploads.append(upload)
             elif header.rank == self.rank:
                 self._send(mine[client.id], header.size)
@@ -215,22 +212,21 @@ class Exchange:
             with contact():
                 dist.send(upload.state.bytes_into(self.buffers.scratch(size)), dst=0)
 
-    def _receive(self, client: Client, header: _Header) -> Upload:
+    def _receive(self, header: _Header) -> Upload:
         stays = self.buffers.fits(header.size)
         data = self.buffers.memory(header.size) if stays else self.buffers.scratch(header.size)
         if header.size:
             with contact():
                 dist.recv(data, src=header.rank)
         packed = PackedState(header.layout, data)
-        state = packed if stays else self.buffers.spool(packed, f"received-{client.id}")
-        return Upload(client, state, header.num_steps, header.log, header.parameters)
+        state = packed if stays else self.buffers.spool(packed, f"received-{header.upload.client.id}")
+        return replace(header.upload, state=state)
 
 
 def _header(upload: Upload, rank: int, keeps_memory: bool) -> _Header:
     state = upload.state
     assert isinstance(state, PackedState)
-    facts = (state.layout, state.size, nbytes(state), upload.num_steps, upload.log, upload.parameters)
-    return _Header(upload.client.id, rank, *facts, keeps_memory)
+    return _Header(replace(upload, state={}), rank, state.layout, state.size, nbytes(state), keeps_memory)
 
 
 @contextlib.contextmanager

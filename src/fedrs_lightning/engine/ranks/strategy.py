@@ -21,6 +21,7 @@ from torch import nn
 from fedrs_lightning.engine.ranks.watch import RANK_ZERO, RankWatch, naming_the_dead_rank
 from fedrs_lightning.engine.settings import FabricSettings, count_from_environment
 
+PATIENCE = timedelta(hours=6)  # of a collective: a rank with short clients waits for one with long ones
 StartMethod = Literal["popen", "fork", "spawn", "forkserver"]
 
 
@@ -57,14 +58,11 @@ class ClientParallelStrategy(DDPStrategy):
     """DDP's launcher and process group without gradient synchronisation: ranks may take unequal numbers of steps.
 
     Args:
-        timeout: how long a collective waits; a rank with short clients waits for one with long ones.
         start_method: `popen` runs the command again for each further rank; `fork` suits tests.
     """
 
-    def __init__(
-        self, timeout: timedelta = timedelta(hours=6), start_method: StartMethod = "popen", **kwargs: Any
-    ) -> None:
-        super().__init__(process_group_backend="gloo", timeout=timeout, start_method=start_method, **kwargs)
+    def __init__(self, start_method: StartMethod = "popen", **kwargs: Any) -> None:
+        super().__init__(process_group_backend="gloo", timeout=PATIENCE, start_method=start_method, **kwargs)
 
     def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]
         """Leave the module as it is."""
