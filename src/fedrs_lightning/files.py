@@ -14,22 +14,8 @@ from safetensors import SafetensorError
 
 from fedrs_lightning.errors import RunError
 
-_PLACE = (
-    "ENOSPC",
-    "EDQUOT",
-    "EFBIG",
-    "EROFS",
-    "EACCES",
-    "EPERM",
-    "ENOTDIR",
-    "EISDIR",
-    "EEXIST",
-    "ENOENT",
-    "ENAMETOOLONG",
-    "EIO",
-    "ESTALE",
-)
-_PLACE_NUMBERS = {getattr(errno, name) for name in _PLACE if hasattr(errno, name)}
+_PLACE = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR", "EISDIR", "EEXIST", "ENOENT")
+_PLACE_NUMBERS = {getattr(errno, name) for name in (*_PLACE, "ENAMETOOLONG", "EIO", "ESTALE") if hasattr(errno, name)}
 
 
 @contextmanager
@@ -56,10 +42,10 @@ def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
     try:
         yield temporary
         if durable:
-            _flush(temporary)
+            flush(temporary)
         temporary.replace(path)
         if durable:
-            _flush(path.parent)
+            flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -87,7 +73,8 @@ def naming_the_place(path: Path) -> Iterator[None]:
 
 def _remedy(reason: str) -> str:
     full = any(word in reason.lower() for word in ("space", "quota"))
-    return f"{'free some' if full else 'mend it or choose another folder'}, then run the same command again: finished rounds are kept"
+    remedy = "free some" if full else "mend it or choose another folder"
+    return f"{remedy}, then run the same command again: finished rounds are kept"
 
 
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:
@@ -115,7 +102,8 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path}: not valid JSON ({error}); delete it or restore it from a copy") from None
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Force a file or folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

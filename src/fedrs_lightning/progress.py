@@ -9,18 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from rich import progress as bars
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as RichProgress
 from rich.table import Column
 from rich.text import Text
 
@@ -113,22 +104,17 @@ class Progress:
             print(text, file=self.console.file, flush=True)
 
 
-class _Bars(RichProgress):
+class _Bars(bars.Progress):
     """Bars, and a line of text below them that is cut to the width of the terminal."""
 
     note = ""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(
-            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            _Rate(),
-            TimeElapsedColumn(table_column=Column(no_wrap=True)),
-            TextColumn("left", style="dim"),
-            TimeRemainingColumn(table_column=Column(no_wrap=True)),
-            **options,
-        )
+        whole: Any = {"table_column": Column(no_wrap=True)}
+        title, bar = bars.TextColumn("{task.description}", **whole), bars.BarColumn(bar_width=None)
+        count, elapsed = bars.MofNCompleteColumn(**whole), bars.TimeElapsedColumn(**whole)
+        left = (bars.TextColumn("left", style="dim"), bars.TimeRemainingColumn(**whole))
+        super().__init__(title, bar, count, _Rate(), elapsed, *left, **options)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """The bars and the note."""
@@ -136,8 +122,8 @@ class _Bars(RichProgress):
         yield Text(self.note, style="dim", no_wrap=True, overflow="ellipsis")
 
 
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
+class _Rate(bars.ProgressColumn):
+    def render(self, task: bars.Task) -> Text:
         unit, speed = task.fields.get("unit"), task.finished_speed or task.speed
         return Text(rate(speed, task.fields["bytes_each"], unit) if unit and speed else "", style="progress.data.speed")
 

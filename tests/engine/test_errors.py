@@ -64,14 +64,14 @@ def test_a_failure_on_one_rank_is_raised_on_all(tmp_path):
 def test_an_evaluation_that_fails_on_one_rank_fails_on_all(tmp_path):
     def body(fabric):
         engine = make_engine(fabric, FedBN(), tmp_path, num_rounds=1)
-        load = engine.evaluator.memory.load
+        load = engine.memory.load
 
         def lost(client_id):
             if client_id == 2 and engine.task.training is False:
                 raise RunError(f"the memory of client {client_id} is lost")
             return load(client_id)
 
-        engine.evaluator.memory.load = lost
+        engine.memory.load = lost
         try:
             engine.fit()
         except RunError as error:

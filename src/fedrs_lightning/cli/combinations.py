@@ -37,13 +37,9 @@ class Combination:
     def label(self) -> str:
         """Grid values that tell runs of one method apart, such as `power=2`; the method's own name is not repeated."""
         names = [key.rpartition(".")[2] for key, _ in self.values]
-        parts = [
-            (key if names.count(name) > 1 else name, value)
-            for (key, value), name in zip(self.values, names, strict=True)
-        ]
-        return " ".join(
-            f"{name}={value}" for (name, value), (key, _) in zip(parts, self.values, strict=True) if key != "method"
-        )
+        told = [(name if names.count(name) == 1 else key) for (key, _), name in zip(self.values, names, strict=True)]
+        pairs = zip(told, self.values, strict=True)
+        return " ".join(f"{name}={value}" for name, (key, value) in pairs if key != "method")
 
     @property
     def title(self) -> str:
@@ -52,9 +48,7 @@ class Combination:
         return " ".join([*method, *([self.label] if self.label else []), f"seed {self.seed}"])
 
     def arguments(self, configs: Sequence[str], extra: Sequence[tuple[str, tuple[str, ...]]]) -> list[str]:
-        """Arguments of `fedrs fit`. A key comes before the keys below it, since a class given later drops its
-        arguments.
-        """
+        """Arguments of `fedrs fit`; a key before the keys below it, since a class given later drops its arguments."""
         options = [*extra, *((key, (f"--{key}={value}",)) for key, value in self.values)]
         options.sort(key=lambda option: option[0].count("."))
         tokens = [token for _, group in options for token in group]
@@ -167,10 +161,7 @@ def run_root(configs: Sequence[str], extra: Sequence[tuple[str, tuple[str, ...]]
 
 
 def fingerprint(combination: Combination, configs: Sequence[str], extra: Sequence[tuple[str, tuple[str, ...]]]) -> str:
-    """Hash of all that a sweep hands to `fedrs fit`: version, config files with the files they name, options, seed.
-
-    Equal fingerprints mean equal runs. Unequal ones may still be the same run; then `fedrs fit` finds it complete.
-    """
+    """Hash of all that a sweep hands to `fedrs fit`; of one run it may differ, then `fedrs fit` finds it complete."""
     contents: dict[Path, None] = {}
     for config in configs:
         _closure(Path(config), contents)
@@ -202,14 +193,10 @@ class SweepIndex:
             return None
         store = RunStore(path)
         try:
-            result = store.result()
+            result = store.result() or {}
         except RunError:
             return None  # fit looks at the run itself and says what is wrong with it
-        same = (
-            result is not None
-            and result.get("status") == "complete"
-            and result.get("config_hash") == entry["config_hash"]
-        )
+        same = result.get("status") == "complete" and result.get("config_hash") == entry["config_hash"]
         return store if same else None
 
     def record(self, key: str, combination: Combination, store: RunStore) -> None:
@@ -219,12 +206,8 @@ class SweepIndex:
             return
         path = store.path.parent / INDEX
         entries = _index(path) if path.exists() else {}
-        entries[key] = {
-            "run": store.path.name,
-            "options": dict(combination.values),
-            "seed": combination.seed,
-            "config_hash": result.get("config_hash"),
-        }
+        entries[key] = {"run": store.path.name, "options": dict(combination.values), "seed": combination.seed}
+        entries[key]["config_hash"] = result.get("config_hash")
         self._entries[key] = (store.path, entries[key])
         write_json(path, {"format": 1, "runs": entries})
 
@@ -232,11 +215,10 @@ class SweepIndex:
 def _index(path: Path) -> dict[str, dict[str, Any]]:
     value = read_json(path)
     entries = value.get("runs") if isinstance(value, dict) else None
-    if not isinstance(entries, dict) or not all(
-        isinstance(one, dict) and {"run", "config_hash"} <= one.keys() for one in entries.values()
-    ):
+    known = list(entries.values()) if isinstance(entries, dict) else [None]
+    if not all(isinstance(one, dict) and {"run", "config_hash"} <= one.keys() for one in known):
         raise RunError(f"{path}: not an index of runs; delete it, the sweep finds its runs again")
-    return entries
+    return dict(entries or {})
 
 
 def _closure(path: Path, found: dict[Path, None]) -> None:
@@ -248,12 +230,8 @@ def _closure(path: Path, found: dict[Path, None]) -> None:
             _closure(path.parent / text, found)
 
 
-def _strings(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _strings(inner)
+def _strings(value: Any) -> list[str]:
+    inside = list(value.values()) if isinstance(value, Mapping) else value
+    if isinstance(inside, list):
+        return [text for inner in inside for text in _strings(inner)]
+    return [value] if isinstance(value, str) else []

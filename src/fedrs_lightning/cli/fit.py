@@ -12,17 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedrs_lightning.cli import run_directory
 from fedrs_lightning.cli.config.command_line import build, configure
 from fedrs_lightning.cli.process import rank, run_settings
-from fedrs_lightning.cli.run_directory import (
-    check_data,
-    check_run,
-    count_cost,
-    manifest_of,
-    open_run,
-    report,
-    write_result,
-)
 from fedrs_lightning.engine.ranks.watch import ROUNDS_ARE_KEPT
 from fedrs_lightning.errors import ConfigError, FedrsError, LostContact, TrainingError
 from fedrs_lightning.files import naming_the_place
@@ -38,18 +30,17 @@ if TYPE_CHECKING:
     from fedrs_lightning.engine.loggers import RoundLogger
     from fedrs_lightning.results.run import Run
 
-HELP = "run one federated experiment, or continue it"
-
 
 def main(argv: Sequence[str]) -> int:
     """Read the configuration, launch the ranks, train, sum up. Returns the exit code."""
     try:
         run = configure(argv)
         with naming_the_place(run.path):
-            state = check_run(run)
+            state = run_directory.check_run(run)
             if state == "complete":  # every rank asks: under torchrun and srun it must end on all of them
                 if rank() == 0:
-                    report(run, "this run was complete already; another --seed or --run.root starts a new one")
+                    note = "this run was complete already; another --seed or --run.root starts a new one"
+                    run_directory.report(run, note)
                 return 0
     except (FedrsError, KeyboardInterrupt) as error:
         return _failed(error)
@@ -61,9 +52,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _failed(error: BaseException) -> int:
-    """Say what went wrong and end this rank. Rank 0 says what all ranks know, and ends them; another rank says only
-    what no other knows.
-    """
+    """Say what went wrong and end this rank. Rank 0 speaks for all ranks; another says only what no other knows."""
     if rank() == 0:
         code = 130 if isinstance(error, KeyboardInterrupt) else 2
         text = f"interrupted; {ROUNDS_ARE_KEPT}" if code == 130 else " ".join(str(error).split())
@@ -76,9 +65,7 @@ def _failed(error: BaseException) -> int:
 
 
 def _end(code: int) -> int:
-    """Leave at once where other ranks are gone or will be: taking down a process group without them may abort the
-    process.
-    """
+    """Leave at once where other ranks are gone or will be: without them, ending a process group may abort it."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         sys.stdout.flush()
@@ -96,9 +83,8 @@ def _start(run: Run, state: str) -> int:
         with naming_the_place(run.path):
             return _run(run, state)
     except torch.OutOfMemoryError as error:
-        raise TrainingError(
-            f"{str(error).splitlines()[0]} Lower schedule.batch_size, schedule.eval_batch_size or the ranks on a GPU"
-        ) from None
+        remedy = "Lower schedule.batch_size, schedule.eval_batch_size or the ranks on a GPU"
+        raise TrainingError(f"{str(error).splitlines()[0]} {remedy}") from None
     except FedrsError:
         if rank() == 0 and not existed and not any((run.path / name).exists() for name in (ROUNDS, "checkpoints")):
             _remove(run.path.absolute(), above)  # refused before its first round
@@ -116,17 +102,11 @@ def _remove(folder: Path, above: Path) -> None:
 
 
 def _run(run: Run, state: str) -> int:
-    """Run a configuration in its run directory.
-
-    Args:
-        run: what is asked for.
-        state: of its directory, as `check_run` has found it.
-    """
+    """Run a configuration in its run directory, whose state `check_run` has found."""
     import torch.distributed as dist
 
     with waiting("loading data set, network and method", rank()):
         built = build(run)
-    from fedrs_lightning.engine.callbacks import ProgressBars
     from fedrs_lightning.engine.ranks.exchange import contact
     from fedrs_lightning.engine.ranks.watch import watching_ranks
     from fedrs_lightning.engine.settings import started_externally
@@ -136,20 +116,20 @@ def _run(run: Run, state: str) -> int:
     if _local_rank() == 0:
         built.data.prepare()  # before further ranks start: a wrong folder is reported once and at once
     if state == "moved":
-        check_data(run, manifest_of(built.task, built.data.federation(run.seed)))
+        run_directory.check_data(run, run_directory.manifest_of(built.task, built.data.federation(run.seed)))
         if rank() == 0:
-            report(run, "this run was complete already, on the same data under another path")
+            run_directory.report(run, "this run was complete already, on the same data under another path")
         return 0
     loggers, ids = _loggers(run, built)
     # Ranks of an external launcher are there already, and the first of each machine may still be preparing the data.
     federation = None if started_externally() else built.data.federation(run.seed)
-    fabric = _launch(built, federation, [ProgressBars()], loggers)
+    fabric = _launch(built, federation, loggers)
     with watching_ranks(fabric):
         with contact():
             fabric.barrier()
         federation = federation or built.data.federation(run.seed)
         engine = _engine(run, built, fabric, federation)
-        cost = count_cost(engine, lambda: build(run))
+        cost = run_directory.count_cost(engine, lambda: build(run))
         status = "failed"
         try:
             done = _train(engine, run, loggers, ids)
@@ -159,27 +139,26 @@ def _run(run: Run, state: str) -> int:
                 for logger in loggers:
                     logger.finalize(status)
         if done and engine.rank == 0:
-            write_result(engine, run, built.data, cost)
+            run_directory.write_result(engine, run, built.data, cost)
             if built.run.plot:
                 from fedrs_lightning.cli.pictures import draw
 
                 draw(engine, run, built.data)
-            report(run)
+            run_directory.report(run)
         engine.exchange.barrier()
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
     return 0
 
 
-def _launch(
-    built: Experiment, federation: Federation | None, callbacks: list[Any], loggers: list[RoundLogger]
-) -> L.Fabric:
+def _launch(built: Experiment, federation: Federation | None, loggers: list[RoundLogger]) -> L.Fabric:
+    from fedrs_lightning.engine.callbacks import ProgressBars
     from fedrs_lightning.engine.ranks.strategy import build_fabric
 
     all_clients = 1 if federation is None or built.method.pools_clients else len(federation.clients)
     num_clients = min(all_clients, built.schedule.clients_per_round or all_clients)
     try:
-        fabric = build_fabric(built.fabric, num_clients, callbacks=callbacks, loggers=loggers)
+        fabric = build_fabric(built.fabric, num_clients, callbacks=[ProgressBars()], loggers=loggers)
         with waiting("starting the ranks", rank()):
             fabric.launch()
     except (ValueError, RuntimeError) as error:
@@ -191,29 +170,15 @@ def _engine(run: Run, built: Experiment, fabric: L.Fabric, federation: Federatio
     from fedrs_lightning.engine.engine import Engine
     from fedrs_lightning.engine.ranks.preemption import Preemption
 
-    engine = Engine(
-        fabric,
-        built.task,
-        built.method,
-        federation,
-        built.schedule,
-        seed=run.seed,
-        path=run.path,
-        name=f"{run.name}/{run.label or run.method}",
-        channels_last=built.fabric.channels_last,
-        compile=built.fabric.compile,
-        upload_memory=built.fabric.upload_memory * 2**30,
-        keep_checkpoints=built.run.keep_checkpoints,
-        preemption=Preemption(),
-        loading=built.fabric.loading,
-    )
+    settings, kept = built.fabric, built.run.keep_checkpoints
+    options: Any = {"seed": run.seed, "path": run.path, "name": f"{run.name}/{run.label or run.method}"}
+    options |= {"channels_last": settings.channels_last, "compile": settings.compile, "loading": settings.loading}
+    options |= {"upload_memory": settings.upload_memory * 2**30, "keep_checkpoints": kept, "preemption": Preemption()}
+    engine = Engine(fabric, built.task, built.method, federation, built.schedule, **options)
     cohort = engine.sampler.size or len(engine.clients)
     if engine.rank == 0 and engine.world_size > cohort:
-        warnings.warn(
-            f"{engine.world_size} ranks for {cohort} client(s) a round: {engine.world_size - cohort} rank(s) stand "
-            "idle; lower --fabric.devices",
-            stacklevel=2,
-        )
+        idle = f"{engine.world_size - cohort} rank(s) stand idle; lower --fabric.devices"
+        warnings.warn(f"{engine.world_size} ranks for {cohort} client(s) a round: {idle}", stacklevel=2)
     return engine
 
 
@@ -222,27 +187,21 @@ def _train(engine: Engine, run: Run, loggers: Sequence[RoundLogger], ids: dict[s
     from fedrs_lightning.engine.engine import logged
     from fedrs_lightning.engine.ranks.preemption import requeue
 
-    open_run(engine, run)
+    run_directory.open_run(engine, run)
     engine.resume()
     engine.loggers |= ids
-    failure = None
-    if engine.rank == 0:
-        try:
+    with engine.exchange.together():
+        if engine.rank == 0:
             rounds = [(record["round"], logged(record)) for record in run.store.rounds()]
             for logger in loggers:
                 logger.catch_up(rounds)
-        except FedrsError as error:
-            failure = error
-    engine.exchange.agree(failure)
     engine.fit()
     if not engine.preempted or engine.round >= engine.schedule.num_rounds:
         return True
     if engine.rank == 0:
         job = requeue()
-        print(
-            f"fedrs fit: warned by the scheduler; round {engine.round} is saved, "
-            + (f"job {job} is requeued" if job else "run the same command to continue")
-        )
+        then = f"job {job} is requeued" if job else "run the same command to continue"
+        print(f"fedrs fit: warned by the scheduler; round {engine.round} is saved, {then}")
     return False
 
 
@@ -252,24 +211,16 @@ def _loggers(run: Run, built: Experiment) -> tuple[list[RoundLogger], dict[str, 
     from fedrs_lightning.engine.loggers import build_loggers
 
     known = CheckpointStore(run.path / "checkpoints").logger_ids() if rank() == 0 else {}
-    return build_loggers(
-        built.run.loggers,
-        run.path,
-        known,
-        project=built.run.wandb_project,
-        offline=built.run.wandb_offline,
-        config=run.config,
-        group=run.name,
-    )
+    settings, options = built.run, {"config": run.config, "group": run.name, "project": built.run.wandb_project}
+    return build_loggers(settings.loggers, run.path, known, settings.wandb_offline, **options)
 
 
 def _require_compiler() -> None:
     named = os.environ.get("CXX")
     if not any(shutil.which(name) for name in ([named] if named else ["c++", "g++", "clang++"])):
         found = f"{named} is not there" if named else "there is none"
-        raise ConfigError(
-            f"fabric.compile needs a C++ compiler, and {found}; install g++ (or set CXX), or leave fabric.compile false"
-        )
+        remedy = "install g++ (or set CXX), or leave fabric.compile false"
+        raise ConfigError(f"fabric.compile needs a C++ compiler, and {found}; {remedy}")
 
 
 def _local_rank() -> int:

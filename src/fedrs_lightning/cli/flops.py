@@ -12,54 +12,31 @@ from fedrs_lightning.cli.options import Parser, above
 from fedrs_lightning.cli.process import run_settings
 from fedrs_lightning.errors import ConfigError
 
-HELP = "operations, parameters and bytes of an experiment, without its data"
 DEFAULT_SIDE = 64
 FEW = 4
+_OPTIONS = "[--side N] [--round N] [--images N] [--compare METHODS] [--json] [any option of fedrs fit]"
+_DESCRIPTION = """Count the floating-point operations of a sample and of a local step, the parameters, and the bytes of
+a client and round.
+The method's own step runs on a few random images; the data need not be there."""
+_EPILOG = """examples:
+  fedrs flops --config experiments/eurosat_small.yaml
+  fedrs flops --config experiments/eurosat_small.yaml --compare FedAvg,FedBN,FedMAD,FedProto --json
+  fedrs flops --config experiments/feddap/compound.yaml --compare FedAvg,experiments/feddap/fedseg.yaml --side 256"""
 
 
 def parser() -> Parser:
     """Options of `fedrs flops`; everything else goes to the parser of `fedrs fit`."""
-    options = Parser(
-        prog="fedrs flops",
-        usage="fedrs flops --config FILE [--side N] [--round N] [--images N] [--compare METHODS] [--json] [any option "
-        "of fedrs fit]",
-        description="Count the floating-point operations of a sample and of a local step, the parameters, and the "
-        "bytes of a client "
-        "and round.\nThe method's own step runs on a few random images; the data need not be there.",
-        epilog="examples:\n  fedrs flops --config experiments/eurosat_small.yaml\n"
-        "  fedrs flops --config experiments/eurosat_small.yaml --compare FedAvg,FedBN,FedMAD,FedProto --json\n"
-        "  fedrs flops --config experiments/feddap/compound.yaml --compare FedAvg,experiments/feddap/fedseg.yaml "
-        "--side 256",
-    )
-    options.add_argument(
-        "--side",
-        type=above(1),
-        metavar="N",
-        help="side of the images in pixels; without it that of the data set's image_size or crop_size, or of its "
-        "stored images, "
-        f"else {DEFAULT_SIDE}",
-    )
-    options.add_argument(
-        "--round",
-        type=above(1),
-        default=2,
-        metavar="N",
-        help="round that is counted: in the first many methods do less (default 2)",
-    )
-    options.add_argument(
-        "--compare",
-        metavar="METHODS",
-        help="methods, separated by commas: names, which take their defaults, or configuration files that are laid "
-        "over the experiment",
-    )
-    options.add_argument(
-        "--images",
-        type=above(2),
-        default=FEW,
-        metavar="N",
-        help="images in the batch that is counted; figures of a step are scaled from it to schedule.batch_size "
-        f"(default {FEW})",
-    )
+    usage = f"fedrs flops --config FILE {_OPTIONS}"
+    options = Parser(prog="fedrs flops", usage=usage, description=_DESCRIPTION, epilog=_EPILOG)
+    number: Any = {"type": above(1), "metavar": "N"}
+    side = f"of the data set's image_size or crop_size, or of its stored images, else {DEFAULT_SIDE}"
+    options.add_argument("--side", **number, help=f"side of the images in pixels (default: that {side})")
+    early = "round that is counted: in the first many methods do less (default 2)"
+    options.add_argument("--round", **number, default=2, help=early)
+    methods = "methods by commas: names, which take their defaults, or configuration files laid over the experiment"
+    options.add_argument("--compare", metavar="METHODS", help=methods)
+    scaled = f"images that are counted; figures of a step are scaled to schedule.batch_size (default {FEW})"
+    options.add_argument("--images", type=above(2), metavar="N", default=FEW, help=scaled)
     options.add_argument("--json", action="store_true", help="print full numbers as JSON instead of a table")
     return options
 
@@ -100,12 +77,10 @@ def _row(arguments: list[str], name: str | None, options: Namespace) -> dict[str
     except ConfigError as error:
         if name not in methods.__all__ or name == own:
             raise
-        raise ConfigError(
-            f"--compare {name}: {error}; a name alone takes defaults, so where there is none or it does not suit, "
-            "write the values "
-            "under method: in a file and give the file instead of the name, such as experiments/feddap/compound.yaml "
-            "for FedDAP"
-        ) from None
+        remedy = "write the values under method: in a file and give the file instead of the name"
+        why = f"a name alone takes defaults, so where there is none or it does not suit, {remedy}"
+        example = "such as experiments/feddap/compound.yaml for FedDAP"
+        raise ConfigError(f"--compare {name}: {error}; {why}, {example}") from None
     side, source = _side(built.data, options.side)
     accelerator, _, _ = built.fabric.resolve(1)
     fabric = Fabric(accelerator=accelerator, devices=1, precision=built.fabric.precision)
@@ -116,12 +91,7 @@ def _row(arguments: list[str], name: str | None, options: Namespace) -> dict[str
     cost = measure(built.task, built.method, fabric, samples, batch_size, options.round)
     label = run.label if name is None or name.endswith((".yaml", ".yml")) else None
     image = {"channels": data.in_channels, "side": side, "side_from": source}
-    return {
-        "method": label or run.method,
-        "task": type(built.task).__name__,
-        "image": image,
-        **cost.as_dict(),
-    }
+    return {"method": label or run.method, "task": type(built.task).__name__, "image": image} | cost.as_dict()
 
 
 def _side(data: Any, given: int | None) -> tuple[int, str]:
@@ -137,6 +107,11 @@ def _side(data: Any, given: int | None) -> tuple[int, str]:
     return DEFAULT_SIDE, "default, set --side for another"
 
 
+_NOTE = """A multiplication and an addition are two operations; convolutions and products of matrices count, modulation
+by its formula, nothing else that works entry by entry. One client with one batch; passes outside: before and after the
+steps of local training."""
+
+
 def _print(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -145,19 +120,11 @@ def _print(rows: list[dict[str, Any]]) -> None:
     image = first["image"]
     reference = next((row for row in rows if row["method"] == "FedAvg"), None)
     counted = f" (counted on {first['counted_on']} images)" if first["counted_on"] < first["batch_size"] else ""
-    table = Table(
-        title=f"{first['task']}, {image['channels']} x {image['side']} x {image['side']} ({image['side_from']}), "
-        f"batches of {first['batch_size']}{counted}, round {first['round']}",
-        title_justify="left",
-    )
-    headings = [
-        "method",
-        "forward\n/ sample",
-        "+ backward\n/ sample",
-        "local step\n/ batch",
-        "passes outside\n/ sample",
-    ]
-    headings += ["parameters", "shared", "private", "down\n/ round", "up\n/ round"]
+    size = f"{image['channels']} x {image['side']} x {image['side']} ({image['side_from']})"
+    batches = f"batches of {first['batch_size']}{counted}, round {first['round']}"
+    table = Table(title=f"{first['task']}, {size}, {batches}", title_justify="left")
+    headings = ["method", "forward\n/ sample", "+ backward\n/ sample", "local step\n/ batch"]
+    headings += ["passes outside\n/ sample", "parameters", "shared", "private", "down\n/ round", "up\n/ round"]
     headings += ["step\n/ FedAvg"] if reference else []
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
@@ -172,12 +139,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, width=200)
     console.print(table)
-    print(
-        "A multiplication and an addition are two operations; convolutions and products of matrices count, modulation "
-        "by its formula,\n"
-        "nothing else that works entry by entry. One client with one batch; passes outside: before and after the "
-        "steps of local training."
-    )
+    print(_NOTE)
 
 
 def _short(value: float, unit: str) -> str:

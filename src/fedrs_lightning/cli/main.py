@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from fedrs_lightning import __version__
 from fedrs_lightning.errors import FedrsError
 
+_DATA = "check a data folder, pack it, see what clients hold"
 COMMANDS = {
     "fit": ("fedrs_lightning.cli.fit", "run one federated experiment, or continue it"),
     "sweep": ("fedrs_lightning.cli.sweep", "run an experiment over methods, settings and seeds"),
     "table": ("fedrs_lightning.cli.table", "mean and deviation over seeds of finished runs"),
     "plot": ("fedrs_lightning.cli.plot", "learning curves of one or more runs"),
     "flops": ("fedrs_lightning.cli.flops", "operations, parameters and bytes of an experiment, without its data"),
-    "data": (
-        "fedrs_lightning.cli.data",
-        "check a data folder, pack it, see what clients hold, or make a synthetic sample",
-    ),
+    "data": ("fedrs_lightning.cli.data", f"{_DATA}, or make a synthetic sample"),
 }
 
 

@@ -52,12 +52,10 @@ def above(minimum: int) -> Any:
     """Type of an argument: a whole number of at least `minimum`."""
 
     def convert(text: str) -> int:
-        value = int(text)
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"{value} is below {minimum}")
-        return value
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least {minimum}")
+        return int(text)
 
-    convert.__name__ = "whole number"
     return convert
 
 

@@ -10,13 +10,7 @@ import numpy as np
 import torch
 
 from fedrs_lightning.data.rasters.class_tables import ISPRS, LOVEDA, LOVEDA_COLOURS
-from fedrs_lightning.results.diagnostics import (
-    plot_by_class,
-    plot_confusion,
-    plot_descriptors,
-    plot_loss_terms,
-    plot_predictions,
-)
+from fedrs_lightning.results import diagnostics
 from fedrs_lightning.results.plots import plot_clients, plot_curves, plot_weights
 
 if TYPE_CHECKING:
@@ -32,16 +26,14 @@ def draw(engine: Engine, run: Run, data: FederatedDataset) -> list[Path]:
     """Draw whatever this run has something to show for; returns the files."""
     store, federation = run.store, engine.federation
     folder, classes = store.path / "pictures", list(data.class_names)
-    drawn: list[Path | None] = [
-        plot_curves([store], store.path / "curves.png"),
-        plot_clients([store], folder / "clients.png"),
-    ]
-    drawn += [plot_weights(store, folder / "weights.png"), plot_loss_terms(store, folder / "loss.png")]
-    for name, limits in (("gate", (0.0, 1.0)), ("drift_spec", None), ("drift_spa", None), ("drift_dap", None)):
-        title = {"gate": "gate weight (1 spectral, 0 spatial)"}.get(
-            name, f"cosine drift from the anchor, {name.removeprefix('drift_')}"
-        )
-        drawn.append(plot_by_class(store, f"feddap/{name}", title, classes, folder / f"{name}.png", limits=limits))
+    drawn: list[Path | None] = [plot_curves([store], store.path / "curves.png")]
+    drawn += [plot_clients([store], folder / "clients.png"), plot_weights(store, folder / "weights.png")]
+    drawn += [diagnostics.plot_loss_terms(store, folder / "loss.png")]
+    titles = {f"drift_{kind}": f"cosine drift from the anchor, {kind}" for kind in ("spec", "spa", "dap")}
+    for name, title in ({"gate": "gate weight (1 spectral, 0 spatial)"} | titles).items():
+        limits = (0.0, 1.0) if name == "gate" else None
+        out = folder / f"{name}.png"
+        drawn.append(diagnostics.plot_by_class(store, f"feddap/{name}", title, classes, out, limits=limits))
     drawn.append(_confusion(store, classes, folder))
     drawn.append(_descriptors(engine, federation, folder))
     if "mask" in federation.source.gather(federation.clients[0].train[:1]):
@@ -55,29 +47,23 @@ def _confusion(store: RunStore, classes: list[str], folder: Path) -> Path | None
     counts = last.get("counts", {}).get(protocol, {}).get("confmat")
     if counts is None:
         return None
-    return plot_confusion(
-        np.array(counts),
-        classes,
-        folder / "confusion.png",
-        f"round {last['round']}, {protocol}, counts of all clients summed",
-    )
+    title = f"round {last['round']}, {protocol}, counts of all clients summed"
+    return diagnostics.plot_confusion(np.array(counts), classes, folder / "confusion.png", title)
 
 
 def _descriptors(engine: Engine, federation: Federation, folder: Path) -> Path | None:
-    """Descriptors that a method keeps on the server as `<method>/descriptors`, with `/clients`, `/described` and
-    `/cluster`.
-    """
+    """Descriptors that a method keeps on the server as `<method>/descriptors`, beside what each line is of."""
     for key, table in engine.server.items():
         method, _, name = key.partition("/")
         if name != "descriptors":
             continue
-        ids, known, cluster = (
-            engine.server[f"{method}/{part}"].tolist() for part in ("clients", "described", "cluster")
-        )
+        parts = ("clients", "described", "cluster")
+        ids, known, cluster = (engine.server[f"{method}/{part}"].tolist() for part in parts)
         vectors = {client: table[row].numpy() for row, client in enumerate(ids) if known[row]}
         if len(vectors) > 1:
             domains = {client.id: client.domain for client in federation.clients}
-            return plot_descriptors(vectors, dict(zip(ids, cluster, strict=True)), domains, folder / "descriptors.png")
+            clusters, out = dict(zip(ids, cluster, strict=True)), folder / "descriptors.png"
+            return diagnostics.plot_descriptors(vectors, clusters, domains, out)
     return None
 
 
@@ -102,15 +88,9 @@ def _predictions(engine: Engine, data: FederatedDataset, federation: Federation,
             with engine.fabric.autocast():
                 predicted.append(engine.task(batch["image"]).logits.argmax(1).cpu())
     image = raw["image"][:, :3] if raw["image"].shape[1] >= 3 else raw["image"][:, :1].expand(-1, 3, -1, -1)
-    return plot_predictions(
-        image.float().numpy(),
-        raw["mask"].numpy(),
-        torch.cat(predicted).numpy(),
-        data.class_names,
-        palette(data.class_names),
-        names,
-        folder / "predictions.png",
-    )
+    content = (image.float().numpy(), raw["mask"].numpy(), torch.cat(predicted).numpy())
+    classes, out = data.class_names, folder / "predictions.png"
+    return diagnostics.plot_predictions(*content, classes, palette(classes), names, out)
 
 
 def palette(classes: Sequence[str]) -> np.ndarray:

@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from typing import TextIO
+from typing import Any
 
 from fedrs_lightning.engine.ranks.watch import RANK_ZERO
 from fedrs_lightning.progress import waiting
@@ -28,10 +28,7 @@ _VARIABLES = (
 
 @contextlib.contextmanager
 def run_settings() -> Iterator[None]:
-    """Make a process ready for a run and put back what the run changes, so that `main` may be called again and again.
-
-    Every rank calls it, before torch is loaded. Warnings become one plain line each, launch chatter is silenced.
-    """
+    """Make a process ready for a run, before torch is loaded, and put back afterwards what the run changes."""
     variables = {name: os.environ.get(name) for name in _VARIABLES}
     levels = {name: logging.getLogger(name).level for name in LIBRARIES}
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
@@ -45,16 +42,14 @@ def run_settings() -> Iterator[None]:
             import torch
 
         threads = torch.get_num_threads()
-        deterministic = (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        )
+        strict = torch.are_deterministic_algorithms_enabled()
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
         quieten()
         try:
             yield
         finally:
             torch.set_num_threads(threads)
-            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+            torch.use_deterministic_algorithms(strict, warn_only=warn_only)
             sys.excepthook = hook  # Weights & Biases sets one
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -77,22 +72,16 @@ def prepare_process() -> None:
     `MALLOC_TOP_PAD_`. `benchmarks/bench_allocator.py` measures the second.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    chosen = [
-        name for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_") if name in os.environ
-    ]
-    if sys.platform != "linux" or chosen:
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # absent from musl
+    chosen = os.environ.keys() & {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"}
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None  # absent from musl
+    if mallopt is not None and not chosen:
         mallopt(_MMAP_THRESHOLD, 2**30)
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_TOP_PAD, 2**28)
 
 
 def quieten() -> None:
-    """Silence launch chatter of Lightning and print warnings without source lines, on rank 0 alone: the others repeat
-    them.
-    """
+    """Silence launch chatter of Lightning and print warnings without source lines, on rank 0 alone."""
     for name in LIBRARIES:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", r".*`srun` command is available.*")
@@ -101,15 +90,8 @@ def quieten() -> None:
     warnings.showwarning = _one_line
 
 
-def _one_line(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    print(f"warning: {' '.join(str(message).split())}", file=file or sys.stderr)
+def _one_line(message: Warning | str, *about: Any, **more: Any) -> None:
+    print(f"warning: {' '.join(str(message).split())}", file=more.get("file") or sys.stderr)
 
 
 def rank() -> int:
@@ -127,10 +109,7 @@ def started_by_rank_zero() -> bool:
 
 
 def follow_rank_zero(every: float = 0.5) -> None:
-    """End soon after rank 0 is gone, instead of training on for nobody; leave Ctrl-C to rank 0, which tells the user.
-
-    Ctrl-C in a terminal comes to all processes at once.
-    """
+    """End soon after rank 0 is gone; leave Ctrl-C, which comes to all processes at once, to rank 0."""
     parent = int(os.environ[RANK_ZERO])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

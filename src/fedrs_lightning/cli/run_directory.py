@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from fedrs_lightning.errors import FedrsError, RunError
+from fedrs_lightning.errors import RunError
 from fedrs_lightning.files import naming_the_place
 from fedrs_lightning.results.store import CONFIG
 
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from fedrs_lightning.tasks import Task
 
 _PLACES = ("folder", "folders", "decoder")
-"""What may change in the manifest of the data: where they lie and how they were read; hashes say whether they are the
-same.
-"""
+"""What may change in the manifest: where the data lie and how they were read; hashes say whether they are the same."""
 
 _OURS = {
     *(CONFIG, "environment.json", "data.json", "split.json", "rounds.jsonl", "clients.jsonl", "metrics.csv"),
@@ -43,11 +41,9 @@ def check_run(run: Run) -> Literal["empty", "incomplete", "complete", "moved"]:
     """
     path = run.path
     above = _folder_above(path)
-    if not path.exists():
-        _require_writable(above)
-        return "empty"
     if not (path / CONFIG).exists():
-        foreign = sorted(one.name for one in path.iterdir() if one.name not in _OURS and not one.name.startswith("."))
+        inside = sorted(one.name for one in path.iterdir()) if path.exists() else []
+        foreign = [name for name in inside if name not in _OURS and not name.startswith(".")]
         if foreign:
             raise RunError(f"{path}: holds {foreign[0]} but no run; choose an empty folder with --run.dir")
         _require_writable(above)
@@ -58,9 +54,8 @@ def check_run(run: Run) -> Literal["empty", "incomplete", "complete", "moved"]:
     differ = _differences(before.deciding, run.deciding)
     if differ:
         more = f" and {len(differ) - 5} more" if len(differ) > 5 else ""
-        raise RunError(
-            f"{path}: holds a run of another configuration: {', '.join(differ[:5])}{more}; choose another --run.dir"
-        )
+        named = f"{', '.join(differ[:5])}{more}"
+        raise RunError(f"{path}: holds a run of another configuration: {named}; choose another --run.dir")
     if run.store.status != "complete":
         _require_writable(above)
         return "incomplete"
@@ -72,9 +67,7 @@ def _folder_above(path: Path) -> Path:
     while not path.exists() and path.parent != path:
         path = path.parent
     if not path.is_dir():
-        raise RunError(
-            f"{path}: is a file, where the folder of the run should be; choose another --run.dir or --run.root"
-        )
+        raise RunError(f"{path}: is a file, not the folder of a run; choose another --run.dir or --run.root")
     return path
 
 
@@ -120,10 +113,8 @@ def check_data(run: Run, manifest: dict[str, Any]) -> None:
     before, now = _content(before), _content(json.loads(json.dumps(manifest)))
     differ = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if differ:
-        raise RunError(
-            f"{run.path}: the data are not those that the run began with (data.json differs in {', '.join(differ)}); "
-            "restore them, or start a new run with another --run.root"
-        )
+        problem = f"the data are not those that the run began with (data.json differs in {', '.join(differ)})"
+        raise RunError(f"{run.path}: {problem}; restore them, or start a new run with another --run.root")
 
 
 def _content(value: Any) -> Any:
@@ -138,25 +129,15 @@ def open_run(engine: Engine, run: Run) -> None:
 
     facts = engine.exchange.collect(_device_facts(engine))
     manifest = manifest_of(engine.task, engine.federation)
-    failure = None
-    if engine.rank == 0:
-        try:
+    with engine.exchange.together():
+        if engine.rank == 0:
             with naming_the_place(run.path):
                 check_data(run, manifest)
                 run.store.write_config(_HEAD + yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True))
-                run.store.write_environment(
-                    environment(
-                        world_size=engine.world_size,
-                        precision=run.config["fabric"]["precision"],
-                        threads=facts[0][1],
-                        devices=[device for device, _ in facts],
-                    )
-                )
+                devices, precision = [device for device, _ in facts], run.config["fabric"]["precision"]
+                run.store.write_environment(environment(engine.world_size, precision, facts[0][1], devices))
                 run.store.write_manifest(manifest)
                 run.store.write_split(_sample_ids(engine.federation))
-        except FedrsError as error:
-            failure = error
-    engine.exchange.agree(failure)
 
 
 def _device_facts(engine: Engine) -> tuple[str, int]:
@@ -175,14 +156,11 @@ def _sample_ids(federation: Federation) -> dict[str, Any]:
     def names(indices: Any) -> list[str] | None:
         return None if indices is None else [federation.sample_ids[index] for index in indices]
 
-    return {
-        "clients": [
-            {"client": split.id, "name": split.name, "train": names(split.train), "test": names(split.test)}
-            for split in federation.clients
-        ],
-        "test": names(federation.test),
-        "validation": names(federation.validation),
-    }
+    clients = []
+    for split in federation.clients:
+        own = {"train": names(split.train), "test": names(split.test)}
+        clients.append({"client": split.id, "name": split.name} | own)
+    return {"clients": clients, "test": names(federation.test), "validation": names(federation.validation)}
 
 
 def count_cost(engine: Engine, make: Callable[[], Experiment]) -> dict[str, int]:
@@ -194,15 +172,12 @@ def count_cost(engine: Engine, make: Callable[[], Experiment]) -> dict[str, int]
     """
     from fedrs_lightning.engine.cost import FEW, measure, some_samples
 
-    failure, cost = None, {}
-    if engine.rank == 0:
-        try:
+    cost = {}
+    with engine.exchange.together():
+        if engine.rank == 0:
             built, batch_size = make(), engine.schedule.batch_size
             samples = some_samples(engine.federation, min(batch_size, FEW))
-            cost = measure(built.task, built.method, engine.fabric, samples, batch_size).as_dict()
-        except FedrsError as error:
-            failure = error
-    engine.exchange.agree(failure)
+            cost = asdict(measure(built.task, built.method, engine.fabric, samples, batch_size))
     return cost
 
 
@@ -214,35 +189,19 @@ def write_result(engine: Engine, run: Run, data: FederatedDataset, cost: dict[st
     rounds, federation = run.store.rounds(), engine.federation
     used = {key.partition("/")[0] for record in rounds for key in record["metrics"]}
     protocol, metric = engine.headline.split("/", 1)
-    members = [
-        {"client": split.id, "name": split.name, "num_samples": len(split.train)}
-        | ({"domain": split.domain} if split.domain else {})
-        for split in federation.clients
-    ]
+    members = []
+    for split in federation.clients:
+        member = {"client": split.id, "name": split.name, "num_samples": len(split.train)}
+        members.append(member | ({"domain": split.domain} if split.domain else {}))
     absent = rounds[-1].get("absent_classes", {}).get(protocol, [])
-    run.store.write_result(
-        summarise(
-            rounds,
-            run.store.clients(),
-            experiment=run.name,
-            method=run.method,
-            label=run.label,
-            config_hash=run.hash,
-            seed=engine.seed,
-            num_rounds=engine.schedule.num_rounds,
-            protocol=protocol,
-            metric=metric,
-            protocols={name: text for name, text in PROTOCOLS.items() if name in used},
-            members=members,
-            classes=[name for name in data.class_names if name not in absent],
-            absent_classes=absent,
-            synthetic_data=bool(federation.manifest.get("synthetic")),
-            digest=engine.digest(),
-            digest_model=engine.digest_model(),
-            cost=cost,
-            setup_bytes=federation.setup_bytes,
-        )
-    )
+    facts: dict[str, Any] = {"experiment": run.name, "method": run.method, "label": run.label, "seed": run.seed}
+    facts |= {"config_hash": run.hash, "num_rounds": engine.schedule.num_rounds}
+    facts |= {"protocols": {name: text for name, text in PROTOCOLS.items() if name in used}}
+    facts |= {"classes": [name for name in data.class_names if name not in absent], "absent_classes": absent}
+    facts |= {"synthetic_data": bool(federation.manifest.get("synthetic")), "setup_bytes": federation.setup_bytes}
+    facts |= {"digest": engine.digest(), "digest_model": engine.digest_model(), "cost": cost}
+    rows = run.store.clients()
+    run.store.write_result(summarise(rounds, rows, protocol=protocol, metric=metric, members=members, **facts))
 
 
 def report(run: Run, note: str = "") -> None:

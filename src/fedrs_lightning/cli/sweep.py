@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -34,11 +35,19 @@ from fedrs_lightning.results.render import terminal
 from fedrs_lightning.results.store import RunStore
 from fedrs_lightning.results.tables import collect, tabulate
 
-HELP = "run an experiment over methods, settings and seeds"
+_DESCRIPTION = """Run the product of all grids and seeds. What is complete is skipped, what was interrupted continues,
+a run that fails does not stop the others. Ends with a table, and with exit code 2 when a run failed.
+Every option not listed here is handed to `fedrs fit`."""
+_EPILOG = """examples:
+  fedrs sweep --config experiments/eurosat_small.yaml --grid method=FedAvg,FedBN,FedMAD --seeds 0..2
+  fedrs sweep --config X.yaml --grid method.init_args.power=0.5,1,2 --schedule.num_rounds 20
+  fedrs sweep --config X.yaml --grid 'data.archive.init_args.bands=[red,green],[red]'"""
 FIT = (sys.executable, "-m", "fedrs_lightning.cli.main", "fit")
 GROUPS = ("--data", "--task", "--method", "--schedule", "--optimizer", "--fabric", "--run", "--logger")
 GRACE = 60.0
 """Seconds a child has after SIGINT to leave by itself."""
+
+AGAIN = "the same command"
 
 
 @dataclass
@@ -57,27 +66,13 @@ class Job:
 
 def parser() -> Parser:
     """Options of `fedrs sweep`."""
-    options = Parser(
-        prog="fedrs sweep",
-        description="Run the product of all grids and seeds. What is complete is skipped, what was interrupted "
-        "continues, a run\n"
-        "that fails does not stop the others. Ends with a table, and with exit code 2 when a run failed.\n"
-        "Every option not listed here is handed to `fedrs fit`.",
-        epilog="examples:\n  fedrs sweep --config experiments/eurosat_small.yaml --grid method=FedAvg,FedBN,FedMAD "
-        "--seeds 0..2\n"
-        "  fedrs sweep --config X.yaml --grid method.init_args.power=0.5,1,2 --schedule.num_rounds 20\n"
-        "  fedrs sweep --config X.yaml --grid 'data.archive.init_args.bands=[red,green],[red]'",
-    )
-    options.add_argument(
-        "--config", action="append", required=True, metavar="FILE", help="may be given several times, later wins"
-    )
-    options.add_argument(
-        "--grid", action="append", default=[], metavar="KEY=V1,V2", help="option of fit and its values; may be repeated"
-    )
+    options = Parser(prog="fedrs sweep", description=_DESCRIPTION, epilog=_EPILOG)
+    later, values = "may be given several times, later wins", "option of fit and its values; may be repeated"
+    options.add_argument("--config", action="append", required=True, metavar="FILE", help=later)
+    options.add_argument("--grid", action="append", default=[], metavar="KEY=V1,V2", help=values)
     options.add_argument("--seeds", default="0", metavar="SEEDS", help="0..2 or 0,3,7 (default: 0)")
-    options.add_argument(
-        "--jobs", type=above(1), default=1, metavar="N", help="runs at a time (default: 1), each with its own ranks"
-    )
+    at_once = "runs at a time (default: 1), each with its own ranks"
+    options.add_argument("--jobs", type=above(1), default=1, metavar="N", help=at_once)
     options.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
     return options
 
@@ -108,9 +103,7 @@ def main(argv: Sequence[str], command: Sequence[str] = FIT) -> int:
 
 
 def _dry_run(jobs: list[Job]) -> int:
-    """Say what would run. Each combination is read as `fedrs fit` would, once for all its seeds; a mistake gives exit
-    code 2.
-    """
+    """Say what would run, each combination read as `fedrs fit` would, once for all its seeds; 2 after a mistake."""
     mistakes: dict[str, str | None] = {}
     for job in jobs:
         same = repr(job.combination.values)
@@ -171,10 +164,8 @@ def run(jobs: list[Job], index: SweepIndex, command: Sequence[str], *, limit: in
         except KeyboardInterrupt:
             _stop(active)
             complete = sum(job.store is not None and job.error is None for job in jobs)
-            print(
-                f"fedrs sweep: stopped with {complete} of {len(jobs)} runs complete; the same command continues",
-                file=sys.stderr,
-            )
+            done = f"stopped with {complete} of {len(jobs)} runs complete"
+            print(f"fedrs sweep: {done}; {AGAIN} continues", file=sys.stderr)
             return 130
     return _report(jobs)
 
@@ -184,9 +175,8 @@ def _check_extra(extra: list[str], grid: list[str], options: Parser) -> None:
         if key in grid:
             raise ConfigError(f"--{key} is given both as an option and as a grid; drop one of them")
         if key == "run.label" and any(name != "method" for name in grid):
-            raise ConfigError(
-                "--run.label is set by the sweep, to the values of the grid; use --run.name to name the experiment"
-            )
+            problem = "--run.label is set by the sweep, to the values of the grid"
+            raise ConfigError(f"{problem}; use --run.name to name the experiment")
         near = nearest(f"--{key}", options.names(), "")
         if "." not in key and f"--{key}" not in GROUPS and near:
             raise ConfigError(f"unknown option --{key}{near}")
@@ -198,16 +188,10 @@ def _start(job: Job, command: Sequence[str]) -> None:
     # own: Ctrl-C in the terminal comes to the sweep alone, which then stops the child's ranks together.
     variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
     job.start = time.monotonic()
+    outputs: Any = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "start_new_session": True}
     with job.log.open("wb") as log:
         try:
-            job.process = subprocess.Popen(
-                [*command, *job.arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=variables,
-                start_new_session=True,
-            )
+            job.process = subprocess.Popen([*command, *job.arguments], stdout=log, env=variables, **outputs)
         except OSError as error:
             log.write(f"{command[0]}: {error.strerror}\n".encode())
 
@@ -217,21 +201,16 @@ def _finish(job: Job, index: SweepIndex) -> None:
     paths = [line.removeprefix("run directory: ") for line in lines if line.startswith("run directory: ")]
     store = RunStore(paths[-1].strip()) if paths else None
     code = None if job.process is None else job.process.returncode
-    if code == 0 and store is not None and store.status == "complete":
-        job.store = store
-        index.record(job.key, job.combination, store)
-        return
     job.store = store
-    errors = [line for line in lines if line.startswith("fedrs fit: ")]
-    if code == 0:
-        job.error = (
-            f"ended without a complete result ({store.status}: {store.path})"
-            if store
-            else "ended without naming its run directory"
-        )
+    if code == 0 and store is not None and store.status == "complete":
+        index.record(job.key, job.combination, store)
+    elif code == 0:
+        found = f"a complete result ({store.status}: {store.path})" if store else "naming its run directory"
+        job.error = f"ended without {found}"
     elif code is not None and code < 0:
         job.error = f"ended by {signal.Signals(-code).name}"
     else:
+        errors = [line for line in lines if line.startswith("fedrs fit: ")]
         job.error = (errors or lines or [f"exit code {code}"])[-1].strip().removeprefix("fedrs fit: ")
 
 
@@ -265,9 +244,7 @@ def _report(jobs: list[Job]) -> int:
     Console(highlight=False).print(terminal(tabulate(collection), collection))
     failed = [job for job in jobs if job.error is not None]
     if failed:
-        print(
-            f"fedrs sweep: {len(failed)} of {len(jobs)} runs failed; the same command tries them again", file=sys.stderr
-        )
+        print(f"fedrs sweep: {len(failed)} of {len(jobs)} runs failed; {AGAIN} tries them again", file=sys.stderr)
         for job in failed:
             print(f"  {job.combination.title}: {job.error} (log: {job.log})", file=sys.stderr)
     return 2 if failed else 0

@@ -13,32 +13,29 @@ from fedrs_lightning.results.render import FORMATS, render
 from fedrs_lightning.results.store import RunStore, find_runs
 from fedrs_lightning.results.tables import collect, tabulate
 
-HELP = "mean and deviation over seeds of finished runs"
+_DESCRIPTION = "Table of runs: one row for each experiment and label, mean ± sample deviation over seeds."
+_EPILOG = """examples:
+  fedrs table runs/eurosat_small
+  fedrs table runs --format markdown --out table.md
+  fedrs table runs --metric personal_own/overall_accuracy --metric train/loss"""
 
 
 def parser() -> Parser:
     """Options of `fedrs table`."""
-    options = Parser(
-        prog="fedrs table",
-        description="Table of runs: one row for each experiment and label, mean ± sample deviation over seeds.",
-        epilog="examples:\n  fedrs table runs/eurosat_small\n  fedrs table runs --format markdown --out table.md\n"
-        "  fedrs table runs --metric personal_own/overall_accuracy --metric train/loss",
-    )
-    options.add_argument(
-        "runs", nargs="+", metavar="RUNS", help="run directories, or folders that hold some at any depth"
-    )
-    options.add_argument(
-        "--metric",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="metric to show, may be given several times: overall_accuracy (headline protocol) or "
-        "personal_own/overall_accuracy",
-    )
-    options.add_argument(
-        "--format", choices=FORMATS, default="terminal", help="csv and json hold full numbers, the others are rounded"
-    )
+    options = parser_of_runs("fedrs table", _DESCRIPTION, _EPILOG)
+    which = "metric to show, repeatable: overall_accuracy (headline protocol) or personal_own/overall_accuracy"
+    options.add_argument("--metric", action="append", default=[], metavar="NAME", help=which)
+    full = "csv and json hold full numbers, the others are rounded"
+    options.add_argument("--format", choices=FORMATS, default="terminal", help=full)
     options.add_argument("--out", type=Path, metavar="FILE", help="write to this file instead of the terminal")
+    return options
+
+
+def parser_of_runs(command: str, description: str, epilog: str) -> Parser:
+    """Parser of a command that takes run directories."""
+    options = Parser(prog=command, description=description, epilog=epilog)
+    which = "run directories, or folders that hold some at any depth"
+    options.add_argument("runs", nargs="+", metavar="RUNS", help=which)
     return options
 
 
@@ -64,7 +61,6 @@ def runs_below(paths: Sequence[str]) -> list[RunStore]:
     """
     runs = find_runs(paths)
     if not runs:
-        raise RunError(
-            f"no run below {', '.join(paths)}; `fedrs fit` writes them to runs/<experiment>/<method>-s<seed>-<hash>"
-        )
+        where = "`fedrs fit` writes them to runs/<experiment>/<method>-s<seed>-<hash>"
+        raise RunError(f"no run below {', '.join(paths)}; {where}")
     return runs

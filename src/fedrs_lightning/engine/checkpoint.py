@@ -72,11 +72,8 @@ class CheckpointStore:
         plain["digest"] = _digest(plain, checkpoint.server)
         path = self.path(checkpoint.round)
         with naming_the_place(path), atomic_path(path, durable=True) as temporary:
-            save_file(
-                {key: tensor.contiguous() for key, tensor in checkpoint.server.items()},
-                temporary,
-                metadata={"fedrs": json.dumps(plain)},
-            )
+            tensors = {key: tensor.contiguous() for key, tensor in checkpoint.server.items()}
+            save_file(tensors, temporary, metadata={"fedrs": json.dumps(plain)})
 
     def load(self, round: int) -> Checkpoint:
         """Read one checkpoint and verify its digest.
@@ -136,9 +133,8 @@ class CheckpointStore:
                 reason = str(error)
             if reason is None:
                 if reasons:
-                    warnings.warn(
-                        f"{'; '.join(reasons)}. Falling back to the checkpoint of round {round}", stacklevel=2
-                    )
+                    fallback = f"Falling back to the checkpoint of round {round}"
+                    warnings.warn(f"{'; '.join(reasons)}. {fallback}", stacklevel=2)
                 return checkpoint
             reasons.append(reason)
         if reasons:

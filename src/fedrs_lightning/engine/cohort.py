@@ -23,10 +23,8 @@ class CohortSampler:
 
     def __init__(self, clients: Sequence[Client], clients_per_round: int | None, seed: int) -> None:
         if clients_per_round is not None and not 1 <= clients_per_round <= len(clients):
-            raise ConfigError(
-                f"schedule.clients_per_round={clients_per_round}, but there are {len(clients)} clients; "
-                f"choose 1 to {len(clients)}, or null for all"
-            )
+            given = f"schedule.clients_per_round={clients_per_round}, but there are {len(clients)} clients"
+            raise ConfigError(f"{given}; choose 1 to {len(clients)}, or null for all")
         self.clients, self.size, self.seed = sorted(clients, key=lambda client: client.id), clients_per_round, seed
 
     def sample(self, round: int) -> list[Client]:

@@ -37,9 +37,7 @@ from fedrs_lightning.tasks.base import Task
 from fedrs_lightning.types import Batch, Client, Local
 
 MODULATION_FORWARD, MODULATION_BACKWARD = 2, 4
-"""Operations for each entry of a modulated map: gamma x + beta; gamma g for the input, g x and its sum for gamma, the
-sum of g for beta.
-"""
+"""Operations for each entry of a map: gamma x + beta; gamma g for the input, g x and its sum for gamma, g for beta."""
 
 ROUND = 2
 """That is counted unless another is asked for: in the first one many methods do less."""
@@ -55,9 +53,8 @@ class Cost:
     Attributes:
         forward: operations of a prediction, per sample.
         forward_backward: of a prediction and its gradient in training mode, per sample.
-        local_step: of one step of the method, whole batch: heads, frozen networks and further passes included. Scaled
-            up where it was counted on fewer images than a batch; exact where the work grows as the batch does, as
-            networks do.
+        local_step: of one step of the method, whole batch: heads, frozen networks and further passes included; scaled
+            up where it was counted on fewer images than a batch.
         outside_steps: of the passes over the client's data before and after its steps, per sample.
         parameters: entries of all parameters, layers that the method adds included.
         shared: of those, entries that travel.
@@ -165,6 +162,7 @@ def some_samples(federation: Federation, num_samples: int) -> Federation:
     return replace(federation, clients=(ClientSplit(0, "", spread),))
 
 
+@rng_stream("cost", "run")
 def measure(
     task: Task, method: FedAvg, fabric: L.Fabric, federation: Federation, batch_size: int, round: int = ROUND
 ) -> Cost:
@@ -181,11 +179,6 @@ def measure(
         batch_size: of the step that is meant; where the client has fewer images, the step is scaled up.
         round: that is measured; in the first one many methods do less.
     """
-    with rng_stream("cost", "run"):
-        return _measure(task, method, fabric, federation, batch_size, round)
-
-
-def _measure(task: Task, method: FedAvg, fabric: L.Fabric, federation: Federation, batch_size: int, round: int) -> Cost:
     (split,) = federation.clients
     counted_on = len(split.train)
     task.optimizer = partial(torch.optim.SGD, lr=1e-3)
@@ -202,7 +195,8 @@ def _measure(task: Task, method: FedAvg, fabric: L.Fabric, federation: Federatio
     steps: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
         memory, buffers = ClientMemory(Path(folder) / "clients"), UploadBuffers(2**40, Path(folder) / "spool")
-        local = LocalTraining(fabric, _Timed(method, counter, steps), composer, loader, memory, buffers, 0, 1)  # type: ignore[arg-type]
+        timed: Any = _Timed(method, counter, steps)
+        local = LocalTraining(fabric, timed, composer, loader, memory, buffers, 0, 1)
         for number in range(1, round):
             result = local.train(clients[0], number, _on(server, fabric.device))
             server = method.aggregate(server, [result.upload])
@@ -214,15 +208,16 @@ def _measure(task: Task, method: FedAvg, fabric: L.Fabric, federation: Federatio
         bytes_up, bytes_down, visited = nbytes(result.upload.state), result.bytes_down, counter.total
         buffers.clear()
     sizes = {key: composer.live[key].numel() for key in parameter_keys(task)}
+    total, own = sum(sizes.values()), sum(size for key, size in sizes.items() if key in private)
     forward, both = _plain(task, next(loader.epoch(0, 1, 0)))
     return Cost(
         forward=forward // counted_on,
         forward_backward=both // counted_on,
         local_step=sum(steps) * batch_size // counted_on,
         outside_steps=(visited - sum(steps)) // counted_on,
-        parameters=sum(sizes.values()),
-        shared=sum(size for key, size in sizes.items() if key not in private),
-        private=sum(size for key, size in sizes.items() if key in private),
+        parameters=total,
+        shared=total - own,
+        private=own,
         bytes_down=bytes_down,
         bytes_up=bytes_up,
         batch_size=batch_size,
@@ -254,8 +249,7 @@ def _plain(task: Task, batch: Batch) -> tuple[int, int]:
         task(batch["image"])
     task.train()
     with Counter(task.model).counting() as both:
-        # a loss works entry by entry, so any scalar counts the same, also where a method has more outputs than there
-        # are classes
+        # a loss works entry by entry, so any scalar counts the same, also with more outputs than classes
         task(batch["image"]).logits.sum().backward()
     task.zero_grad(set_to_none=True)
     return forward.total, both.total

@@ -26,7 +26,7 @@ from fedrs_lightning.engine.memory import ClientMemory
 from fedrs_lightning.engine.ranks.exchange import Exchange, Gathered, UploadBuffers, contact
 from fedrs_lightning.engine.ranks.preemption import Preemption
 from fedrs_lightning.engine.settings import Schedule
-from fedrs_lightning.errors import ConfigError, FedrsError, RunError, TrainingError
+from fedrs_lightning.errors import ConfigError, TrainingError
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.results.store import RunStore
 from fedrs_lightning.seeding import rng_stream
@@ -77,25 +77,16 @@ class Engine:
         preemption: Preemption | None = None,
         loading: Loading | None = None,
     ) -> None:
-        self.fabric, self.task, self.method, self.schedule, self.seed, self.name = (
-            fabric,
-            task,
-            method,
-            schedule,
-            seed,
-            name,
-        )
+        self.fabric, self.task, self.method, self.schedule = fabric, task, method, schedule
         self.federation, self.path, self.preemption = federation, Path(path), preemption
+        self.rank, self.world_size, self.seed, self.name = fabric.global_rank, fabric.world_size, seed, name
         self.store = RunStore(self.path)
         training = _pooled(federation) if method.pools_clients else federation
         self.clients = [Client(split.id, len(split.train), split.name) for split in training.clients]
-        cohort_size = (
-            None if method.pools_clients else schedule.clients_per_round
-        )  # all data at once is no client to draw
-        self.sampler = CohortSampler(self.clients, cohort_size, seed)
-        self.loader = ClientLoader(
-            training, schedule.batch_size, schedule.min_last_batch, seed, fabric.device, channels_last, loading
-        )
+        size = None if method.pools_clients else schedule.clients_per_round  # all data at once is no client to draw
+        self.sampler = CohortSampler(self.clients, size, seed)
+        batches = (schedule.batch_size, schedule.min_last_batch)
+        self.loader = ClientLoader(training, *batches, seed, fabric.device, channels_last, loading)
         if self.loader.note and fabric.global_rank == 0:
             warnings.warn(self.loader.note, stacklevel=2)
         _check_batches(self.loader, self.clients, task)
@@ -114,37 +105,16 @@ class Engine:
         self.checkpoints = CheckpointStore(self.path / "checkpoints", keep_checkpoints)
         buffers = UploadBuffers(upload_memory, self.path / "spool" / f"rank-{fabric.global_rank}")
         self.exchange = Exchange(fabric, buffers)
-        steps = [callback.on_step for callback in fabric._callbacks if hasattr(callback, "on_step")]
-        self.local = LocalTraining(
-            fabric,
-            method,
-            self.composer,
-            self.loader,
-            self.memory,
-            buffers,
-            seed,
-            schedule.local_epochs,
-            _all_of(steps),
-        )
-        self.evaluator = Evaluator(
-            fabric, method, self.composer, self.loader, federation, self.memory, self.exchange, schedule.eval_batch_size
-        )
+        on_step = [callback.on_step for callback in fabric._callbacks if hasattr(callback, "on_step")]
+        own = (self.composer, self.loader, self.memory, buffers)
+        self.local = LocalTraining(fabric, method, *own, seed, schedule.local_epochs, on_step)
+        self.evaluator = Evaluator(self.local, federation, self.exchange, schedule.eval_batch_size)
         self.evaluator.check()
         self.round = 0
         self.server = self._initial_server()
         self.best: dict[str, float] = {}
         self.loggers: dict[str, str] = {}
         self.preempted = False
-
-    @property
-    def rank(self) -> int:
-        """This process among all."""
-        return self.fabric.global_rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes."""
-        return self.fabric.world_size
 
     @property
     def headline(self) -> str:
@@ -172,7 +142,10 @@ class Engine:
         self.memory.index = dict(checkpoint.index) if checkpoint is not None else {}
         if self.rank == 0:
             self.store.truncate(self.round)
-            self._forget_later_rounds()
+            for round in self.checkpoints.rounds():
+                if round > self.round:
+                    self.checkpoints.path(round).unlink()
+            self._prune()
         self.exchange.barrier()
 
     def fit(self) -> None:
@@ -208,9 +181,8 @@ class Engine:
         cohort = self.sampler.sample(self.round)  # the same list on every rank
         steps = {client.id: float(self.loader.num_steps(client.id, self.schedule.local_epochs)) for client in cohort}
         mine = set(assign(steps, self.world_size)[self.rank])
-        self.fabric.call(
-            "on_round_start", engine=self, num_steps=int(sum(steps[client] for client in mine)), num_clients=len(mine)
-        )
+        todo = {"num_steps": int(sum(steps[client] for client in mine)), "num_clients": len(mine)}
+        self.fabric.call("on_round_start", engine=self, **todo)
 
         trained = self._train([client for client in cohort if client.id in mine])
         watch.lap("train")
@@ -221,9 +193,8 @@ class Engine:
         self.memory.commit(gathered.keeps_memory, self.round)
         busy = self.exchange.collect((watch.seconds["train"], sum(result.bytes_down for result in trained.values())))
         watch.lap("exchange")
-        evaluation = (
-            self.evaluator(self._on_device(self.server)) if self.schedule.evaluates(self.round) else Evaluation()
-        )
+        evaluates = self.schedule.evaluates(self.round)
+        evaluation = self.evaluator(self._on_device(self.server)) if evaluates else Evaluation()
         watch.lap("evaluate")
         if self.rank == 0:
             record = self._record(cohort, gathered, evaluation, busy)
@@ -236,51 +207,41 @@ class Engine:
     def _train(self, clients: Sequence[Client]) -> dict[int, LocalResult]:
         """Train this rank's clients; when any rank fails, all raise."""
         trained: dict[int, LocalResult] = {}
-        failure: FedrsError | None = None
-        try:
+        with self.exchange.together():
             server = self._on_device(self.server)
             for client in clients:
                 trained[client.id] = self.local.train(client, self.round, server)
-        except FedrsError as error:
-            failure = error
-        self.exchange.agree(failure)
         return trained
 
     def _aggregate(self, gathered: Gathered) -> State:
         """The next server state on rank 0; when it is not finite, all ranks raise."""
-        failure: FedrsError | None = None
         server = self.server
-        if self.rank == 0:
-            try:
+        with self.exchange.together():
+            if self.rank == 0:
                 server = self.method.aggregate(self.server, gathered.uploads)
                 self._require_finite(server, gathered)
-            except FedrsError as error:
-                failure = error
-        self.exchange.agree(failure)
         return server
 
     def _require_finite(self, server: State, gathered: Gathered) -> None:
         damaged = first_not_finite(server)
         if damaged is None:
             return
+        remedy = "lower the learning rate (optimizer.init_args.lr) or look at this client's data"
         for upload in gathered.uploads:
             entry = first_not_finite(upload.state)
             if entry is not None:
-                raise TrainingError(
-                    f"client {upload.client.id}, round {self.round}: its upload {entry} is not finite; lower the "
-                    "learning rate "
-                    "(optimizer.init_args.lr) or look at this client's data"
-                )
+                who = f"client {upload.client.id}, round {self.round}"
+                raise TrainingError(f"{who}: its upload {entry} is not finite; {remedy}")
         raise TrainingError(f"round {self.round}: {damaged} is not finite after aggregation, although all uploads are")
 
     def _record(
         self, cohort: Sequence[Client], gathered: Gathered, evaluation: Evaluation, busy: list[Any]
     ) -> dict[str, Any]:
         samples = np.array([upload.client.num_samples for upload in gathered.uploads], dtype=np.float64)
-        terms = [
-            sum(value for name, value in upload.log.items() if name.startswith("loss/")) for upload in gathered.uploads
-        ]
+        logs = [upload.log.items() for upload in gathered.uploads]
+        terms = [sum(value for name, value in log if name.startswith("loss/")) for log in logs]
         seconds = [train for train, _ in busy]
+        absent = {"absent_classes": evaluation.absent} if evaluation.absent else {}
         return {
             "round": self.round,
             "cohort": [client.id for client in cohort],
@@ -288,26 +249,21 @@ class Engine:
             "bytes": {"up": gathered.bytes_up, "down": sum(down for _, down in busy)},
             "num_steps": gathered.num_steps,
             "counts": evaluation.counts,
-            **({"absent_classes": evaluation.absent} if evaluation.absent else {}),
+            **absent,
             "timing": {"idle_fraction": 1 - sum(seconds) / (max(seconds) * len(seconds)) if max(seconds) > 0 else 0.0},
         }
 
     def _save(self, record: dict[str, Any], gathered: Gathered, evaluation: Evaluation, watch: _Stopwatch) -> None:
         """Logs first, then the checkpoint that makes them count, then what no checkpoint needs any more."""
-        rows: list[dict[str, Any]] = [
-            {
-                "round": self.round,
-                "client": upload.client.id,
-                "phase": "train",
-                "num_samples": upload.client.num_samples,
-                "num_steps": upload.num_steps,
-            }
-            | upload.log
-            for upload in gathered.uploads
-        ]
+        rows: list[dict[str, Any]] = []
+        for upload in gathered.uploads:
+            row = {"round": self.round, "client": upload.client.id, "phase": "train"}
+            rows.append(row | {"num_samples": upload.client.num_samples, "num_steps": upload.num_steps} | upload.log)
         rows += [{"round": self.round} | row for row in evaluation.rows]
         self.store.append_clients(rows)
-        self._remember_best(evaluation)
+        value = evaluation.metrics.get(f"validation/{self.score_name}")
+        if value is not None and value > self.best.get("value", -math.inf):
+            self.best = {"round": self.round, "value": value}
         watch.lap("log")
         # A round's record is written before its checkpoint, which therefore is counted with the next round.
         record["timing"] |= watch.take()
@@ -317,33 +273,17 @@ class Engine:
         self._prune()
         watch.lap("checkpoint")
 
-    def _remember_best(self, evaluation: Evaluation) -> None:
-        value = evaluation.metrics.get(f"validation/{self.score_name}")
-        if value is not None and value > self.best.get("value", -math.inf):
-            self.best = {"round": self.round, "value": value}
-
     def _prune(self) -> None:
-        kept = self.checkpoints.prune({int(self.best["round"])} if self.best else set())
-        if self.memory.index:
-            self.memory.prune([self.memory.index, *(self.checkpoints.index(round) for round in kept)])
-
-    def _forget_later_rounds(self) -> None:
-        for round in self.checkpoints.rounds():
-            if round > self.round:
-                self.checkpoints.path(round).unlink()
         kept = self.checkpoints.prune({int(self.best["round"])} if self.best else set())
         self.memory.prune([self.memory.index, *(self.checkpoints.index(round) for round in kept)])
 
     def _checked_newest(self) -> Checkpoint | None:
         """Rank 0 decides which checkpoint counts; all ranks load that one."""
-        round, failure = 0, None
-        if self.rank == 0:
-            try:
+        round = 0
+        with self.exchange.together():
+            if self.rank == 0:
                 newest = self.checkpoints.newest(self._unusable)
                 round = 0 if newest is None else newest.round
-            except RunError as error:
-                failure = error
-        self.exchange.agree(failure)
         with contact():
             round = self.fabric.broadcast(round)
         return self.checkpoints.load(round) if round else None
@@ -353,17 +293,13 @@ class Engine:
         return None if path is None else f"{path}: client memory of round {checkpoint.round} is missing or damaged"
 
     def _initial_server(self) -> State:
-        shared = {
-            key: tensor.cpu().clone() for key, tensor in self.composer.live.items() if key not in self.composer.private
-        }
+        live = self.composer.live.items()
+        shared = {key: tensor.cpu().clone() for key, tensor in live if key not in self.composer.private}
         return shared | self.method.init_server(self.task, self.clients)
 
     def _on_device(self, server: State) -> State:
-        return (
-            server
-            if self.fabric.device.type == "cpu"
-            else {key: tensor.to(self.fabric.device) for key, tensor in server.items()}
-        )
+        device = self.fabric.device
+        return server if device.type == "cpu" else {key: tensor.to(device) for key, tensor in server.items()}
 
 
 def _pooled(federation: Federation) -> Federation:
@@ -379,27 +315,12 @@ def _check_batches(loader: ClientLoader, clients: Sequence[Client], task: Task) 
         if client.num_samples == 0:
             raise ConfigError(f"{who} has no training samples; leave it out, or share the data among fewer clients")
         if normalises and client.num_samples == 1:
-            raise ConfigError(
-                f"{who} has 1 training sample, and batch normalisation cannot train on a batch of 1; leave the client "
-                "out, share the data among fewer clients, or take a network without batch normalisation"
-            )
+            problem = "has 1 training sample, and batch normalisation cannot train on a batch of 1; leave it out"
+            raise ConfigError(f"{who} {problem}, share the data among fewer clients, or take a network without it")
         if normalises and min(loader.batch_sizes(client.id)) == 1:
-            raise ConfigError(
-                f"{who} has {client.num_samples} samples, so a batch of 1 would reach batch normalisation, which "
-                "cannot train on it; "
-                "set schedule.min_last_batch to null, or change schedule.batch_size"
-            )
-
-
-def _all_of(functions: Sequence[Any]) -> Any:
-    if len(functions) == 1:
-        return functions[0]
-
-    def call() -> None:
-        for function in functions:
-            function()
-
-    return call
+            problem = f"has {client.num_samples} samples, so a batch of 1 would reach batch normalisation, which"
+            remedy = "set schedule.min_last_batch to null, or change schedule.batch_size"
+            raise ConfigError(f"{who} {problem} cannot train on it; {remedy}")
 
 
 def logged(record: dict[str, Any]) -> dict[str, float]:

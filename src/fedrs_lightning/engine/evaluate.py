@@ -15,33 +15,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from torchmetrics import Metric
 
-from fedrs_lightning.data.batches.loading import ClientLoader
 from fedrs_lightning.data.clients.federation import ClientSplit, Federation
 from fedrs_lightning.engine.cohort import assign
-from fedrs_lightning.engine.local import Composer
-from fedrs_lightning.engine.memory import ClientMemory
+from fedrs_lightning.engine.local import LocalTraining
 from fedrs_lightning.engine.ranks.exchange import Exchange
-from fedrs_lightning.errors import ConfigError, FedrsError
-from fedrs_lightning.methods.base import FedAvg
+from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.types import State
 
+_COMMON = "each client's composed model on the common test set; mean over clients, plain and weighted by"
+_OWN = "each client's composed model on its own test data; mean over clients, pooled over all clients (counts summed or"
 PROTOCOLS = {
     "global": "the one global model on the common test set",
-    "personal_common": "each client's composed model on the common test set; mean over clients, plain and weighted by "
-    "training samples",
-    "personal_own": (
-        "each client's composed model on its own test data; mean over clients, pooled over all clients (counts summed "
-        "or samples "
-        "gathered first), and pooled per domain"
-    ),
+    "personal_common": f"{_COMMON} training samples",
+    "personal_own": f"{_OWN} samples gathered first), and pooled per domain",
     "validation": "each client's composed model on data held out of training; mean over clients",
 }
-
 
 ONE_MODEL = -1
 """Stands for the client where the one global model is scored."""
@@ -74,30 +66,15 @@ class Evaluator:
     """Evaluates the server's model and every client's composed model.
 
     Args:
-        fabric: launched.
-        method: for `download`.
-        composer: of this rank's task.
-        loader: for evaluation batches.
+        local: this rank's network, method, batches and memories.
         federation: test sets and clients (all of them, also where a method pools their training data).
-        memory: of all clients.
         exchange: to other ranks.
         batch_size: of evaluation; fixes the chunks, so that results do not depend on the number of ranks.
     """
 
-    def __init__(
-        self,
-        fabric: L.Fabric,
-        method: FedAvg,
-        composer: Composer,
-        loader: ClientLoader,
-        federation: Federation,
-        memory: ClientMemory,
-        exchange: Exchange,
-        batch_size: int,
-    ) -> None:
-        self.fabric, self.method, self.composer, self.loader = fabric, method, composer, loader
-        self.federation, self.memory, self.exchange, self.batch_size = federation, memory, exchange, batch_size
-        self.task = composer.task
+    def __init__(self, local: LocalTraining, federation: Federation, exchange: Exchange, batch_size: int) -> None:
+        self.local, self.task = local, local.task
+        self.federation, self.exchange, self.batch_size = federation, exchange, batch_size
 
     @property
     def headline(self) -> tuple[str, str]:
@@ -115,65 +92,48 @@ class Evaluator:
             ConfigError: no client has test data under the headline's protocol.
         """
         protocol, _ = self.headline
-        if protocol != "global" and not any(
-            name == protocol for client in self.federation.clients for name, _ in self._sets(client)
-        ):
-            raise ConfigError(
-                f"there are no test data for {protocol}, which this run reports; give the data set more samples or "
-                "another split"
-            )
+        known = {name for client in self.federation.clients for name, _ in self._sets(client)}
+        if protocol not in known | {"global"}:
+            problem = f"there are no test data for {protocol}, which this run reports"
+            raise ConfigError(f"{problem}; give the data set more samples or another split")
 
     def __call__(self, server: State) -> Evaluation:
-        """Evaluate.
-
-        Args:
-            server: the server state, on the task's device.
+        """Evaluate the server state, which lies on the task's device.
 
         Raises:
             FedrsError: a client's memory or data cannot be read on any rank; on all of them.
         """
-        mine, failure = [], None
+        mine: list[Any] = []
         self.task.eval()
-        try:
-            with torch.inference_mode():
-                mine = self._personal(server) if self.method.personal_keys(self.task) else self._single(server)
-        except FedrsError as error:
-            failure = error
-        self.exchange.agree(failure)
+        personal = self.local.method.personal_keys(self.task)
+        with self.exchange.together(), torch.inference_mode():
+            mine = self._personal(server) if personal else self._single(server)
         merged: dict[tuple[str, int], Metric] = {}
         for part in self.exchange.collect(mine):
             for unit, state in part:
-                merged.setdefault(unit, self._empty()).merge_state(state)
+                merged.setdefault(unit, self._pool([])).merge_state(state)
         return self._summarise(merged)
 
     def _sets(self, client: ClientSplit) -> list[tuple[str, np.ndarray]]:
         """Protocols that score this client's model, with their samples."""
-        common, own = self.federation.test, client.test
-        sets = [
-            ("personal_common", common),
-            ("validation", self.federation.validation),
-            ("personal_own", own if own is not None else common[:0]),
-        ]
-        return [(name, indices) for name, indices in sets if len(indices) and name in self.federation.protocols]
+        sets = {"personal_common": self.federation.test, "validation": self.federation.validation}
+        sets |= {} if client.test is None else {"personal_own": client.test}
+        known = self.federation.protocols
+        return [(name, indices) for name, indices in sets.items() if len(indices) and name in known]
 
     def _personal(self, server: State) -> list[Any]:
         """Whole clients shared out over ranks."""
-        clients = {client.id: client for client in self.federation.clients}
-        costs = {
-            client.id: float(sum(len(indices) for _, indices in self._sets(client))) for client in clients.values()
-        }
+        sets = {client.id: self._sets(client) for client in self.federation.clients}
+        costs = {client: float(sum(len(indices) for _, indices in own)) for client, own in sets.items()}
         units = []
         for client_id in assign(costs, self.exchange.world_size)[self.exchange.rank]:
-            kept = {key: tensor.to(self.fabric.device) for key, tensor in self.memory.load(client_id).items()}
-            self.composer.install(self.method.download(server, client_id), kept)
-            units += [
-                ((name, client_id), self._score(indices, 0, 1)) for name, indices in self._sets(clients[client_id])
-            ]
+            self.local.compose(client_id, server)
+            units += [((name, client_id), self._score(indices, 0, 1)) for name, indices in sets[client_id]]
         return units
 
     def _single(self, server: State) -> list[Any]:
         """One model: batches shared out over ranks, and a test set that several clients share is predicted once."""
-        self.composer.install(server, {})
+        self.local.composer.install(server, {})
         found: dict[int, dict[str, Any]] = {}
 
         def score(indices: np.ndarray) -> dict[str, Any]:
@@ -189,15 +149,11 @@ class Evaluator:
 
     def _score(self, indices: np.ndarray, first: int, step: int) -> dict[str, Any]:
         metric = self.task.metric()
-        for _, batch in self.loader.ordered(indices, self.batch_size, first, step):
-            with self.fabric.autocast():
+        for _, batch in self.local.loader.ordered(indices, self.batch_size, first, step):
+            with self.local.fabric.autocast():
                 output = self.task(batch["image"])
             self.task.update(metric, output, batch)
         return {name: _on_cpu(value) for name, value in metric.metric_state.items()}
-
-    def _empty(self) -> Metric:
-        """A metric for merging, on the CPU, where the ranks' states are."""
-        return self.task.metric().cpu()
 
     def _scores(self, metric: Metric) -> dict[str, float]:
         """The scores that have a value."""
@@ -206,11 +162,8 @@ class Evaluator:
     def _summarise(self, merged: dict[tuple[str, int], Metric]) -> Evaluation:
         result = Evaluation()
         for protocol in dict.fromkeys(name for name, _ in merged):
-            metrics = {
-                unit: metric
-                for (name, unit), metric in sorted(merged.items(), key=lambda item: item[0])
-                if name == protocol
-            }
+            ordered = sorted(merged.items(), key=lambda item: item[0])
+            metrics = {unit: metric for (name, unit), metric in ordered if name == protocol}
             pooled = self._pool(metrics.values())
             result.counts |= {protocol: counts} if (counts := _plain_counts(pooled)) else {}
             result.absent |= {protocol: absent} if (absent := self.task.absent_classes(pooled)) else {}
@@ -223,24 +176,21 @@ class Evaluator:
             if protocol != "personal_common":
                 result.metrics |= {f"{protocol}/{name}_pooled": value for name, value in self._scores(pooled).items()}
             if protocol == "personal_own":
-                result.metrics |= {
-                    f"{protocol}/{name}": value for name, value in self._by_domain(metrics, clients).items()
-                }
-            sizes = {client.id: dict(self._sets(client)) for client in clients}
+                domains = self._by_domain(metrics, clients)
+                result.metrics |= {f"{protocol}/{name}": value for name, value in domains.items()}
             for client in clients:
                 row = {"client": client.id, "phase": "evaluate", "protocol": protocol} | scores[client.id]
                 absent = self.task.absent_classes(metrics[client.id])
-                result.rows.append(
-                    row | ({"absent_classes": absent} if absent else {}) | {"num_test": len(sizes[client.id][protocol])}
-                )
+                row |= {"absent_classes": absent} if absent else {}
+                result.rows.append(row | {"num_test": len(dict(self._sets(client))[protocol])})
         return result
 
     def _by_domain(self, metrics: dict[int, Metric], clients: Sequence[ClientSplit]) -> dict[str, float]:
         domains = [domain for domain in dict.fromkeys(client.domain for client in clients) if domain]
-        scores = {
-            domain: self._scores(self._pool([metrics[client.id] for client in clients if client.domain == domain]))
-            for domain in domains
-        }
+        scores = {}
+        for domain in domains:
+            own = [metrics[client.id] for client in clients if client.domain == domain]
+            scores[domain] = self._scores(self._pool(own))
         named = {f"{name}@{domain}": value for domain in domains for name, value in scores[domain].items()}
         for name in _names(scores.values()) if domains else []:
             values = [score[name] for score in scores.values() if name in score]
@@ -248,7 +198,7 @@ class Evaluator:
         return named
 
     def _pool(self, metrics: Iterable[Metric]) -> Metric:
-        pooled = self._empty()
+        pooled = self.task.metric().cpu()  # where the ranks' states are
         for metric in metrics:
             pooled.merge_state(metric)
         return pooled
@@ -281,8 +231,5 @@ def _on_cpu(state: Any) -> Any:
 
 def _plain_counts(metric: Metric) -> dict[str, Any]:
     states = {name: value for name, value in metric.metric_state.items() if isinstance(value, torch.Tensor)}
-    return {
-        name: value.tolist()
-        for name, value in states.items()
-        if not value.is_floating_point() and value.numel() <= LARGEST_LOGGED
-    }
+    small = {name: value for name, value in states.items() if value.numel() <= LARGEST_LOGGED}
+    return {name: value.tolist() for name, value in small.items() if not value.is_floating_point()}

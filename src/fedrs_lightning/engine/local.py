@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import lightning as L
@@ -58,17 +57,17 @@ class LocalResult:
     upload: Upload
     keeps_memory: bool
     bytes_down: int
-    seconds: float
 
 
+@dataclass
 class LocalTraining:
     """Trains one client after the other on this rank, with one task and one loader for all.
 
-    Args:
+    Attributes:
         fabric: launched.
         method: whose hooks are called.
         composer: of this rank's task.
-        loader: of the training data.
+        loader: of all data.
         memory: of all clients.
         buffers: room for packed uploads.
         seed: the run's seed.
@@ -76,65 +75,53 @@ class LocalTraining:
         on_step: called after every optimiser step.
     """
 
-    def __init__(
-        self,
-        fabric: L.Fabric,
-        method: FedAvg,
-        composer: Composer,
-        loader: ClientLoader,
-        memory: ClientMemory,
-        buffers: UploadBuffers,
-        seed: int,
-        local_epochs: int,
-        on_step: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.fabric, self.method, self.composer, self.loader = fabric, method, composer, loader
-        self.memory, self.buffers, self.on_step = memory, buffers, on_step
-        self.seed, self.local_epochs = seed, local_epochs
-        self.task = composer.task
-        self.sent = method.sent_keys(self.task)
+    fabric: L.Fabric
+    method: FedAvg
+    composer: Composer
+    loader: ClientLoader
+    memory: ClientMemory
+    buffers: UploadBuffers
+    seed: int
+    local_epochs: int
+    on_step: Sequence[Callable[[], None]] = ()
+
+    def __post_init__(self) -> None:
+        self.task = self.composer.task
+        self.sent = self.method.sent_keys(self.task)
         self.parameters = tuple(key for key in trainable(self.task) if key in self.sent)
 
-    def train(self, client: Client, round: int, server: State) -> LocalResult:
-        """Train `client` for one round.
+    def compose(self, client_id: int, server: State) -> tuple[State, State]:
+        """Install a client's model; returns what the server sent and what the client kept, on the device."""
+        received = self.method.download(server, client_id)
+        kept = {key: tensor.to(self.fabric.device) for key, tensor in self.memory.load(client_id).items()}
+        self.composer.install(received, kept)
+        return received, kept
 
-        Args:
-            client: whose turn it is.
-            round: current round, from 1.
-            server: the server state, on the task's device.
+    def train(self, client: Client, round: int, server: State) -> LocalResult:
+        """Train `client` for one round, from 1, from the server state on the task's device.
 
         Raises:
             TrainingError: a loss term or a private parameter is not finite; names client, round and term.
         """
-        start = time.perf_counter()
-        received = self.method.download(server, client.id)
-        kept = {key: tensor.to(self.fabric.device) for key, tensor in self.memory.load(client.id).items()}
-        self.composer.install(received, kept)
+        received, kept = self.compose(client.id, server)
         with rng_stream(self.seed, "local", round, client.id):
             self.task.train()
-            local = self._local(
-                client, round, received, {key: value for key, value in kept.items() if not key.startswith("model/")}
-            )
+            memory = {key: value for key, value in kept.items() if not key.startswith("model/")}
+            local = self._local(client, round, received, memory)
             self.method.on_local_start(local)
-            terms = [
-                self._step(local, batch)
-                for epoch in range(self.local_epochs)
-                for batch in self.loader.epoch(client.id, round, epoch)
-            ]
+            epochs = (self.loader.epoch(client.id, round, epoch) for epoch in range(self.local_epochs))
+            terms = [self._step(local, batch) for batches in epochs for batch in batches]
             self.method.on_local_end(local)
             extra = self.method.upload(local)
         log = self._mean_terms(terms, client, round) | local.log
         keep = self.composer.private_state() | local.memory
         damaged = first_not_finite(keep)
         if damaged is not None:
-            raise TrainingError(
-                f"client {client.id}, round {round}: {damaged} is not finite after local training; lower the learning "
-                "rate"
-            )
+            problem = f"{damaged} is not finite after local training; lower the learning rate"
+            raise TrainingError(f"client {client.id}, round {round}: {problem}")
         state = self.buffers.put(select(self.composer.live, self.sent) | extra, f"client-{client.id}")
         saved = self.memory.save(client.id, round, keep)
-        upload = Upload(client, state, local.num_steps, log, self.parameters)
-        return LocalResult(upload, saved, nbytes(received), time.perf_counter() - start)
+        return LocalResult(Upload(client, state, local.num_steps, log, self.parameters), saved, nbytes(received))
 
     def _local(self, client: Client, round: int, received: State, memory: State) -> Local:
         def batches(augment: bool) -> Iterator[Batch]:
@@ -154,22 +141,21 @@ class LocalTraining:
 
     def _step(self, local: Local, batch: Batch) -> dict[str, Tensor]:
         terms = self.method.local_step(local, batch)
-        self.on_step()
+        for notice in self.on_step:
+            notice()
         return terms
 
     def _mean_terms(self, terms: list[dict[str, Tensor]], client: Client, round: int) -> dict[str, float]:
         """Mean of each loss term over the steps, in float64, with a single read from the device."""
         names = list(terms[0])
-        table = torch.stack(
-            [torch.stack([step[name].float() for name in names]) for step in terms]
-        ).double()  # [M, terms]
+        rows = [torch.stack([step[name].float() for name in names]) for step in terms]
+        table = torch.stack(rows).double()  # [M, terms]
         means = dict(zip(names, table.mean(0).tolist(), strict=True))
         for column, (name, mean) in enumerate(means.items()):
             if not math.isfinite(mean):
                 step = int((~torch.isfinite(table[:, column])).nonzero()[0, 0]) + 1
-                raise TrainingError(
-                    f"client {client.id}, round {round}: loss term '{name}' is {mean} (first at local step {step} of "
-                    f"{len(terms)}); "
-                    "lower the learning rate (optimizer.init_args.lr) or look at this client's data"
-                )
+                where = f"(first at local step {step} of {len(terms)})"
+                remedy = "lower the learning rate (optimizer.init_args.lr) or look at this client's data"
+                who = f"client {client.id}, round {round}"
+                raise TrainingError(f"{who}: loss term '{name}' is {mean} {where}; {remedy}")
         return {f"loss/{name}": mean for name, mean in means.items()}

@@ -109,9 +109,8 @@ class RoundCharts(WandbLogger):
             self._experiment = wandb.init(**options, mode=self._mode, settings=settings)
         except wandb.errors.Error as error:
             reason = " ".join(str(error).split()).rstrip(".")
-            raise ConfigError(
-                f"Weights & Biases: {reason}; log in, or keep it on this machine with --run.wandb_offline true"
-            ) from None
+            remedy = "log in, or keep it on this machine with --run.wandb_offline true"
+            raise ConfigError(f"Weights & Biases: {reason}; {remedy}") from None
         self._experiment.define_metric("round")
         self._experiment.define_metric("*", step_metric="round")
         for number, values in rounds if self._new else rounds[-1:]:
@@ -130,14 +129,7 @@ class RoundCharts(WandbLogger):
 
 
 def build_loggers(
-    names: Sequence[str],
-    path: Path,
-    known: Mapping[str, str],
-    *,
-    project: str,
-    offline: bool,
-    config: dict[str, Any],
-    group: str,
+    names: Sequence[str], path: Path, known: Mapping[str, str], offline: bool, **options: Any
 ) -> tuple[list[RoundLogger], dict[str, str]]:
     """Make the loggers of a run; nothing is written before `catch_up`.
 
@@ -145,10 +137,8 @@ def build_loggers(
         names: `csv`, `tensorboard`, `wandb`.
         path: run directory.
         known: ids from the checkpoint that the run continues from.
-        project: Weights & Biases project.
         offline: keep Weights & Biases on this machine.
-        config: resolved configuration, shown beside a Weights & Biases run.
-        group: name that Weights & Biases groups runs by.
+        **options: of `wandb.init`: `project`, `group` and `config`, which is shown beside the run.
 
     Returns:
         The loggers, and the ids that the checkpoint must keep.
@@ -166,9 +156,8 @@ def build_loggers(
         new = "wandb" not in known
         ids["wandb"] = secrets.token_hex(4) if new else known["wandb"]
         try:
-            loggers.append(RoundCharts(path, ids["wandb"], new, offline, project=project, group=group, config=config))
+            loggers.append(RoundCharts(path, ids["wandb"], new, offline, **options))
         except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"run.loggers names wandb, but it cannot be imported ({error}); pip install wandb, or leave it out"
-            ) from None
+            problem = f"run.loggers names wandb, but it cannot be imported ({error})"
+            raise ConfigError(f"{problem}; pip install wandb, or leave it out") from None
     return loggers, ids

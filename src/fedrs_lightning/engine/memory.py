@@ -49,10 +49,8 @@ class ClientMemory:
         try:
             return load_file(path)
         except (OSError, SafetensorError) as error:
-            raise RunError(
-                f"{path}: cannot read the memory of client {client_id} ({error}); resume to fall back to an earlier "
-                "checkpoint"
-            ) from None
+            problem = f"{path}: cannot read the memory of client {client_id} ({error})"
+            raise RunError(f"{problem}; resume to fall back to an earlier checkpoint") from None
 
     def save(self, client_id: int, round: int, state: State) -> bool:
         """Write the version of `round`; it counts once `commit` names it. Returns whether there was anything."""

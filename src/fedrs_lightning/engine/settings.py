@@ -98,9 +98,8 @@ class FabricSettings:
         """How batches come from the packs."""
         from fedrs_lightning.data.batches.loading import Loading
 
-        return Loading(
-            self.residence, self.residence_budget * 2**30, None if self.prefetch == "auto" else self.prefetch
-        )
+        ahead = None if self.prefetch == "auto" else self.prefetch
+        return Loading(self.residence, self.residence_budget * 2**30, ahead)
 
     def resolve(self, num_clients: int) -> tuple[str, int, int]:
         """Accelerator, ranks on this machine and threads per rank.
@@ -110,13 +109,13 @@ class FabricSettings:
         """
         import torch
 
+        from fedrs_lightning.results.environment import available_cores
+
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         accelerator = ("gpu" if gpus else "cpu") if self.accelerator == "auto" else self.accelerator
         if accelerator == "gpu" and not gpus:
-            raise ConfigError(
-                "fabric.accelerator=gpu, but torch sees no CUDA device; use --fabric.accelerator cpu or install a "
-                "CUDA build of torch"
-            )
+            problem = "fabric.accelerator=gpu, but torch sees no CUDA device"
+            raise ConfigError(f"{problem}; use --fabric.accelerator cpu or install a CUDA build of torch")
         cores = available_cores()
         if self.devices == "auto":
             started = count_from_environment("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE")
@@ -127,11 +126,9 @@ class FabricSettings:
             raise ConfigError(f"fabric.devices={devices} must be at least 1, or auto")
         if accelerator == "gpu" and devices > gpus:
             raise ConfigError(f"fabric.devices={devices}, but torch sees {gpus} CUDA device(s); lower it or use auto")
-        threads = (
-            (1 if accelerator == "cpu" else max(1, cores // devices))
-            if self.threads_per_rank is None
-            else self.threads_per_rank
-        )
+        threads = self.threads_per_rank
+        if threads is None:
+            threads = 1 if accelerator == "cpu" else max(1, cores // devices)
         if threads < 1:
             raise ConfigError(f"fabric.threads_per_rank={threads} must be at least 1")
         return accelerator, devices, threads
@@ -146,8 +143,3 @@ def count_from_environment(torchrun: str, slurm: str) -> int | None:
     """How many an external launcher started, or None."""
     name = torchrun if "TORCHELASTIC_RUN_ID" in os.environ else slurm
     return int(os.environ[name]) if started_externally() and name in os.environ else None
-
-
-def available_cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.patches
 import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from fedrs_lightning.results.plots import COLOURS, STYLE, STYLES, save
+from fedrs_lightning.results.plots import PLAIN, STYLE, class_legend, coloured, heat_map, look, save
 from fedrs_lightning.results.short_text import short_name, short_number
 
-GREY = "#eeeeee"
 MANY = 28  # clients with a line style of their own; beyond them lines are grey
 ROLES = {
     "red": ("red", "r", "b04", "b4"),
@@ -26,10 +24,8 @@ ROLES = {
 }
 """Names of bands, in lower case, by what they show."""
 
-COMPOSITES = {
-    "true colour": ("red", "green", "blue"),
-    "false colour (near infrared, red, green)": ("near infrared", "red", "green"),
-}
+FALSE = "false colour (near infrared, red, green)"
+COMPOSITES = {"true colour": ("red", "green", "blue"), FALSE: ("near infrared", "red", "green")}
 
 
 def plot_class_heat_map(
@@ -47,26 +43,15 @@ def plot_class_heat_map(
     """
     numbered = len(clients) <= 30 and len(classes) <= 30
     cell = 0.42 if numbered else max(0.03, 12 / max(len(clients), 30))
-    with mpl.rc_context({**STYLE, "axes.grid": False}):
+    with mpl.rc_context(PLAIN):
         figure = Figure(figsize=(3.4 + 0.5 * len(classes), 2.6 + cell * len(clients)), layout="constrained")
         axes = figure.add_subplot()
-        colours = mpl.colormaps["Blues"].with_extremes(bad=GREY)
         top = max(float(shares.max(initial=0)), 1e-9)
-        image = axes.imshow(
-            np.ma.masked_where(counts == 0, shares), aspect="auto", cmap=colours, norm=PowerNorm(0.5, 0, top)
-        )
-        if numbered:
-            for row, column in np.argwhere(counts > 0):
-                dark = (shares[row, column] / top) ** 0.5 > 0.6
-                axes.text(
-                    column,
-                    row,
-                    short_number(int(counts[row, column])),
-                    ha="center",
-                    va="center",
-                    fontsize=7,
-                    color="white" if dark else "black",
-                )
+        image = heat_map(axes, np.where(counts == 0, np.nan, shares), "Blues", norm=PowerNorm(0.5, 0, top))
+        for row, column in np.argwhere(counts > 0) if numbered else ():
+            colour = "white" if (shares[row, column] / top) ** 0.5 > 0.6 else "black"
+            text = short_number(int(counts[row, column]))
+            axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
         names = [short_name(name, 30) for name in classes]
         axes.set_xticks(range(len(classes)), names, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
         every = -(-len(clients) // 60)
@@ -107,32 +92,22 @@ def plot_band_histograms(
                 continue
             band, tables = list(histograms.items())[place]
             edges, logarithmic = _edges(np.sum([table for table in tables if table is not None], axis=0), widths[band])
-            densities = {
-                client: _density(table, widths[band], edges) for client, table in enumerate(tables) if table is not None
-            }
-            for client, density in densities.items():
-                colour = "#55555555" if many else COLOURS[client % len(COLOURS)]
-                style = "-" if many else _style(client)
-                axes.step(
-                    np.append(edges[:-1], edges[-1]),
-                    np.append(density, density[-1:]),
-                    style,
-                    where="post",
-                    color=colour,
-                    linewidth=1.1,
-                )
+            shown = [(look(client), table) for client, table in enumerate(tables) if table is not None]
+            highest = 0.0
+            for style, table in shown:
+                density = _density(table, widths[band], edges)
+                highest = max(highest, float(density.max()))
+                style = {"color": "#55555555"} if many else style
+                axes.step(edges, np.append(density, density[-1:]), where="post", linewidth=1.1, **style)
             axes.set_xscale("log" if logarithmic else "linear")
             axes.set_xlim(edges[0], edges[-1])
             axes.set_yscale("function", functions=(_root, np.square))
-            axes.set_ylim(0, 1.05 * max(float(density.max()) for density in densities.values()))
+            axes.set_ylim(0, 1.05 * highest)
             axes.set_yticks([])
             axes.tick_params(labelsize=7)
             axes.set_title(band, fontsize=9)
         if not many:
-            handles: list[Any] = [
-                mpl.lines.Line2D([], [], color=COLOURS[number % len(COLOURS)], ls=_style(number))
-                for number in range(len(clients))
-            ]
+            handles: list[Any] = [mpl.lines.Line2D([], [], **look(number)) for number in range(len(clients))]
             figure.legend(handles, [short_name(name, 20) for name in clients], loc="outside right upper", fontsize=8)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         return save(figure, out)
@@ -142,16 +117,11 @@ def _root(share: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(share, 0))  # matplotlib asks for values below 0 too
 
 
-def _style(number: int) -> Any:
-    return STYLES[number // len(COLOURS) % len(STYLES)]
-
-
 def _edges(counts: np.ndarray, width: int) -> tuple[np.ndarray, bool]:
     """Edges of at most 48 bins between the 0.5th and the 99.5th percentile of a histogram, and whether they grow."""
     cumulated = np.cumsum(counts)
-    low, middle, high = (
-        int(value) * width for value in np.searchsorted(cumulated, np.array([0.005, 0.5, 0.995]) * cumulated[-1])
-    )
+    places = np.searchsorted(cumulated, np.array([0.005, 0.5, 0.995]) * cumulated[-1])
+    low, middle, high = (int(value) * width for value in places)
     high += width
     logarithmic = middle > 0 and high > 12 * middle
     first = max(low, width) if logarithmic else low
@@ -192,62 +162,46 @@ def plot_samples(sheet: Sheet, out: Path, title: str) -> Path:
     all bands, which keeps the hue; reflectances and false colour each band on its own, which takes out haze.
     """
     pictures = composites(sheet.bands)
+    pictures = composites(sheet.bands)
     if sheet.mask is not None:
         assert sheet.palette is not None
-        colours = np.zeros((256, 3), dtype=np.uint8)
-        colours[: len(sheet.palette)] = sheet.palette
-        pictures["label (black: ignored)"] = colours[sheet.mask]
+        pictures["label (black: ignored)"] = coloured(sheet.mask, sheet.palette)
     number = len(sheet.texts)
     lines = max(text.count("\n") + 1 for text in sheet.texts)
-    with mpl.rc_context({**STYLE, "axes.grid": False}):
-        size = (
-            max(6.0, 1.75 * number + 0.5),
-            1.62 * len(pictures) + 0.13 * lines + 0.4 + (0.5 if sheet.classes else 0),
-        )
-        figure = Figure(figsize=size, layout="constrained")
+    with mpl.rc_context(PLAIN):
+        high = 1.62 * len(pictures) + 0.13 * lines + (0.9 if sheet.classes else 0.4)
+        figure = Figure(figsize=(max(6.0, 1.75 * number + 0.5), high), layout="constrained")
         grid = figure.subplots(len(pictures), number, squeeze=False)
         for row, (name, content) in zip(grid, pictures.items(), strict=True):
             for place, axes in enumerate(row):
                 axes.imshow(content[place], interpolation="nearest")
-                axes.set_xticks([])
-                axes.set_yticks([])
+                axes.set(xticks=[], yticks=[])
                 axes.spines[:].set(visible=True, color="#aaaaaa", linewidth=0.5)  # white classes end somewhere too
             row[0].set_ylabel(name.replace(" (", "\n("), fontsize=7)
         for axes, text in zip(grid[-1], sheet.texts, strict=True):
             axes.set_xlabel(text, fontsize=6.5)
         if sheet.classes and sheet.palette is not None:
-            handles = [
-                mpl.patches.Patch(facecolor=sheet.palette[index] / 255, edgecolor="#888888", label=short_name(name, 24))
-                for index, name in enumerate(sheet.classes)
-            ]
-            figure.legend(handles=handles, loc="outside lower center", ncols=min(len(sheet.classes), 5), fontsize=7)
+            names = [short_name(name, 24) for name in sheet.classes]
+            class_legend(figure, names, sheet.palette, ncols=min(len(names), 5), fontsize=7)
         figure.suptitle(title, x=0.01, ha="left", fontsize=9)
         return save(figure, out)
 
 
 def composites(bands: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Colour pictures of samples, each float [B, h, w, 3] in [0, 1]: true and false colour as far as the bands are
-    there.
+    """Colour pictures of samples, each float [B, h, w, 3] in [0, 1]: true and false colour where the bands are there.
 
     Where no band has a known name, the first three are shown, or the first one in grey.
     """
     known: dict[str, np.ndarray] = {}
     for name, pixels in bands.items():
-        role = next((role for role, names in ROLES.items() if name.lower() in names), None)
-        if role is not None:
+        for role in (role for role, names in ROLES.items() if name.lower() in names):
             known.setdefault(role, pixels)
-    made = {
-        name: [known[role] for role in roles]
-        for name, roles in COMPOSITES.items()
-        if all(role in known for role in roles)
-    }
+    made = {name: [known[role] for role in roles] for name, roles in COMPOSITES.items() if known.keys() >= set(roles)}
     if not made:
         names = list(bands)[: 3 if len(bands) >= 3 else 1]
         made = {", ".join(names): [bands[name] for name in (names if len(names) == 3 else names * 3)]}
-    return {
-        name: stretch(np.stack(chosen, axis=-1), not name.startswith("false") and chosen[0].dtype == np.uint8)
-        for name, chosen in made.items()
-    }
+    bright = {name: name != FALSE and chosen[0].dtype == np.uint8 for name, chosen in made.items()}
+    return {name: stretch(np.stack(chosen, axis=-1), bright[name]) for name, chosen in made.items()}
 
 
 def stretch(pixels: np.ndarray, together: bool) -> np.ndarray:

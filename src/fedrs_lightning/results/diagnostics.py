@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
-import matplotlib.patches
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from fedrs_lightning.results.plots import COLOURS, STYLE, STYLES, save
+from fedrs_lightning.results import plots
+from fedrs_lightning.results.plots import BESIDE, COLOURS, PLAIN, STYLE, look, save
 from fedrs_lightning.results.store import RunStore
 
 MARKERS = "osD^vP*X"
-GREY = "#eeeeee"
 
 
 def plot_confusion(counts: np.ndarray, classes: Sequence[str], out: Path, title: str) -> Path:
@@ -32,32 +29,20 @@ def plot_confusion(counts: np.ndarray, classes: Sequence[str], out: Path, title:
     support = counts.sum(1, keepdims=True)
     share = np.divide(counts, support, out=np.full_like(counts, np.nan), where=support > 0)
     side = 2.2 + 0.5 * len(classes)
-    with mpl.rc_context({**STYLE, "axes.grid": False}):
-        figure = Figure(
-            figsize=(max(side + 1.2, 4.8), side), layout="constrained"
-        )  # the title of three classes needs the width
+    with mpl.rc_context(PLAIN):
+        wide = max(side + 1.2, 4.8)  # the title of three classes needs the width
+        figure = Figure(figsize=(wide, side), layout="constrained")
         axes = figure.add_subplot()
-        colours = mpl.colormaps["Blues"].with_extremes(bad=GREY)
-        image = axes.imshow(np.ma.masked_invalid(share), cmap=colours, vmin=0, vmax=1)
-        for row, column in np.ndindex(*share.shape):
-            if np.isfinite(share[row, column]):
-                dark = share[row, column] > 0.6
-                axes.text(
-                    column,
-                    row,
-                    f"{100 * share[row, column]:.0f}",
-                    ha="center",
-                    va="center",
-                    color="white" if dark else "black",
-                    fontsize=8,
-                )
+        image = plots.heat_map(axes, share, "Blues", vmin=0, vmax=1, aspect="equal")
+        for row, column in np.argwhere(np.isfinite(share)):
+            text, colour = f"{100 * share[row, column]:.0f}", "white" if share[row, column] > 0.6 else "black"
+            axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
         axes.set_xticks(range(len(classes)), classes, rotation=45, ha="right", rotation_mode="anchor")
         axes.set_yticks(range(len(classes)), classes)
         axes.set_xlabel("predicted class")
         axes.set_ylabel("labelled class")
-        figure.suptitle(
-            f"{title}\n% of the labelled pixels or samples of a row; grey: none", fontsize=9, x=0.01, ha="left"
-        )
+        below = "% of the labelled pixels or samples of a row; grey: none"
+        figure.suptitle(f"{title}\n{below}", fontsize=9, x=0.01, ha="left")
         figure.colorbar(image, ax=axes, shrink=0.8)
         return save(figure, out)
 
@@ -72,9 +57,8 @@ def plot_loss_terms(store: RunStore, out: Path) -> Path | None:
     for row in store.clients():
         for key, value in row.items():
             if key.startswith("loss/") and value is not None:
-                sums.setdefault(key.removeprefix("loss/"), {}).setdefault(row["round"], []).append(
-                    (value, row["num_samples"])
-                )
+                rounds = sums.setdefault(key.removeprefix("loss/"), {})
+                rounds.setdefault(row["round"], []).append((value, row["num_samples"]))
     if len(sums) < 2:
         return None
     with mpl.rc_context(STYLE):
@@ -83,17 +67,10 @@ def plot_loss_terms(store: RunStore, out: Path) -> Path | None:
         for index, (name, rounds) in enumerate(sums.items()):
             tables = [np.array(rounds[number]) for number in sorted(rounds)]
             values = [np.average(table[:, 0], weights=table[:, 1]) for table in tables]
-            axes.plot(
-                sorted(rounds),
-                values,
-                STYLES[index // len(COLOURS) % 4],
-                color=COLOURS[index % len(COLOURS)],
-                label=name,
-            )
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("round")
+            axes.plot(sorted(rounds), values, label=name, **look(index))
+        plots.rounds_axis(axes)
         axes.set_ylabel("mean over clients")
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+        axes.legend(**BESIDE)
         return save(figure, out)
 
 
@@ -111,48 +88,36 @@ def plot_by_class(
     Returns:
         `out`, or None when the log holds none.
     """
-    rows = [
-        row
-        for row in store.clients()
-        if row.get("phase") == "train" and any(key.startswith(f"{prefix}/") for key in row)
-    ]
+    start, trained = f"{prefix}/", [row for row in store.clients() if row.get("phase") == "train"]
+    rows = [row for row in trained if any(key.startswith(start) for key in row)]
     if not rows:
         return None
-    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key.startswith(f"{prefix}/")]
-    names = [_class_name(key.removeprefix(f"{prefix}/"), classes) for key in keys]
+    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key.startswith(start)]
+    names = [_class_name(key.removeprefix(start), classes) for key in keys]
     clients = sorted({row["client"] for row in rows})
     last = {row["client"]: row for row in rows}
     grid = np.array([[last[client].get(key, np.nan) for key in keys] for client in clients], dtype=float)
-    with mpl.rc_context({**STYLE, "axes.grid": False}):
+    with mpl.rc_context(PLAIN):
         figure = Figure(figsize=(9.6, 1.8 + 0.28 * max(len(clients), 6)), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
-        colours = mpl.colormaps["PuOr_r" if limits == (0.0, 1.0) else "cividis"].with_extremes(bad=GREY)
-        image = left.imshow(
-            np.ma.masked_invalid(grid),
-            aspect="auto",
-            cmap=colours,
-            vmin=limits and limits[0],
-            vmax=limits and limits[1],
-        )
+        scale = dict(zip(("vmin", "vmax"), limits, strict=True)) if limits else {}
+        image = plots.heat_map(left, grid, "PuOr_r" if limits == (0.0, 1.0) else "cividis", **scale)
         left.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
         left.set_yticks(range(len(clients)), _client_names(store, clients), fontsize=7)
         left.set_title("last local training of each client")
         figure.colorbar(image, ax=left)
         for index, (key, name) in enumerate(zip(keys, names, strict=True)):
-            rounds = sorted({row["round"] for row in rows if row.get(key) is not None})
-            means = [
-                np.mean([row[key] for row in rows if row["round"] == number and row.get(key) is not None])
-                for number in rounds
-            ]
-            right.plot(
-                rounds, means, STYLES[index // len(COLOURS) % 4], color=COLOURS[index % len(COLOURS)], label=name
-            )
-        right.xaxis.set_major_locator(MaxNLocator(integer=True))
-        right.set_xlabel("round")
+            values: dict[int, list[float]] = {}
+            for row in rows:
+                if row.get(key) is not None:
+                    values.setdefault(row["round"], []).append(row[key])
+            means = [np.mean(values[number]) for number in sorted(values)]
+            right.plot(sorted(values), means, label=name, **look(index))
+        plots.rounds_axis(right)
         right.set_title("mean over the cohort")
         if limits:
             right.set_ylim(*limits)
-        right.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+        right.legend(**BESIDE)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         return save(figure, out)
 
@@ -176,26 +141,24 @@ def plot_descriptors(
     points[:, : min(2, len(sizes))] = (left * sizes)[:, :2]
     share = sizes**2 / max((sizes**2).sum(), 1e-30)
     named = sorted({domains.get(client, "") for client in clients})
-    with mpl.rc_context({**STYLE, "axes.grid": False}):
+    found = {client: clusters.get(client, -1) for client in clients}
+    with mpl.rc_context(PLAIN):
         figure = Figure(figsize=(6.4, 4.4), layout="constrained")
         axes = figure.add_subplot()
-        for index, client in enumerate(clients):
-            cluster, domain = clusters.get(client, -1), domains.get(client, "")
-            colour = COLOURS[cluster % len(COLOURS)] if cluster >= 0 else "#999999"
-            marker = MARKERS[named.index(domain) % len(MARKERS)]
-            axes.scatter(points[index, 0], points[index, 1], color=colour, marker=marker, s=70, edgecolor="white")
-            axes.annotate(str(client), points[index], xytext=(5, 4), textcoords="offset points", fontsize=7)
+        colours = {number: COLOURS[number % len(COLOURS)] if number >= 0 else "#999999" for number in found.values()}
+        for (x, y), client in zip(points.tolist(), clients, strict=True):
+            marker = MARKERS[named.index(domains.get(client, "")) % len(MARKERS)]
+            axes.scatter(x, y, color=colours[found[client]], marker=marker, s=70, edgecolor="white")
+            axes.annotate(str(client), (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7)
         for index, domain in enumerate(named):
             axes.scatter([], [], color="#555555", marker=MARKERS[index % len(MARKERS)], label=f"domain {domain or '?'}")
-        for cluster in sorted({clusters.get(client, -1) for client in clients}):
-            colour = COLOURS[cluster % len(COLOURS)] if cluster >= 0 else "#999999"
-            axes.scatter(
-                [], [], color=colour, marker="s", label=f"cluster {cluster}" if cluster >= 0 else "no cluster yet"
-            )
+        for number in sorted(colours):
+            label = f"cluster {number}" if number >= 0 else "no cluster yet"
+            axes.scatter([], [], color=colours[number], marker="s", label=label)
         axes.set_xlabel(f"first component ({100 * share[0]:.0f} % of variance)")
         axes.set_ylabel(f"second component ({100 * (share[1] if len(share) > 1 else 0):.0f} %)")
         axes.set_title("client descriptors: colour is the server's cluster, marker the true domain")
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+        axes.legend(**BESIDE)
         return save(figure, out)
 
 
@@ -219,28 +182,20 @@ def plot_predictions(
         names: N row labels.
         out: picture to write.
     """
-    colours = np.zeros((256, 3), dtype=np.uint8)
-    colours[: len(palette)] = palette
-    with mpl.rc_context({**STYLE, "axes.grid": False}):
+    with mpl.rc_context(PLAIN):
         figure = Figure(figsize=(7.4, 2.3 * len(images) + 0.7), layout="constrained")
         grid = figure.subplots(len(images), 3, squeeze=False)
         for row, axes in enumerate(grid):
             low, high = np.percentile(images[row], [2, 98])
             picture = np.clip((images[row] - low) / max(high - low, 1e-9), 0, 1).transpose(1, 2, 0)
-            for column, (axis, content) in enumerate(
-                zip(axes, (picture, colours[labels[row]], colours[predictions[row]]), strict=True)
-            ):
+            shown = (picture, plots.coloured(labels[row], palette), plots.coloured(predictions[row], palette))
+            for axis, content in zip(axes, shown, strict=True):
                 axis.imshow(content)
-                axis.set_xticks([])
-                axis.set_yticks([])
-                if row == 0:
-                    axis.set_title(("image", "label (black: ignored)", "prediction")[column])
+                axis.set(xticks=[], yticks=[])
             axes[0].set_ylabel(names[row], fontsize=7)
-        handles = [
-            mpl.patches.Patch(facecolor=palette[index] / 255, edgecolor="#888888", label=name)
-            for index, name in enumerate(classes)
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(classes), 4), fontsize=8)
+        for axis, title in zip(grid[0], ("image", "label (black: ignored)", "prediction"), strict=True):
+            axis.set_title(title)
+        plots.class_legend(figure, classes, palette, ncols=min(len(classes), 4), fontsize=8)
         return save(figure, out)
 
 
@@ -249,6 +204,5 @@ def _class_name(key: str, classes: Sequence[str]) -> str:
 
 
 def _client_names(store: RunStore, clients: Sequence[int]) -> list[str]:
-    result: dict[str, Any] = store.result() or {}
-    names = {row["client"]: row.get("name") for row in result.get("per_client", [])}
+    names = {row["client"]: row.get("name") for row in (store.result() or {}).get("per_client", [])}
     return [f"{client} {names[client]}" if names.get(client) else f"client {client}" for client in clients]

@@ -15,29 +15,14 @@ from typing import Any
 
 import fedrs_lightning
 
-LIBRARIES = (
-    "torch",
-    "torchvision",
-    "lightning",
-    "torchmetrics",
-    "numpy",
-    "jsonargparse",
-    "safetensors",
-    "pillow",
-    "rasterio",
-)
-SLURM = (
-    "SLURM_JOB_ID",
-    "SLURM_ARRAY_JOB_ID",
-    "SLURM_ARRAY_TASK_ID",
-    "SLURM_RESTART_COUNT",
-    "SLURM_JOB_NODELIST",
-    "SLURM_NTASKS",
-)
+_TORCH = ("torch", "torchvision", "lightning", "torchmetrics")
+LIBRARIES = (*_TORCH, "numpy", "jsonargparse", "safetensors", "pillow", "rasterio")
+_JOB = ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID", "RESTART_COUNT", "JOB_NODELIST", "NTASKS")
+SLURM = tuple(f"SLURM_{name}" for name in _JOB)
 
 
 def environment(
-    *, world_size: int = 1, precision: str = "32-true", threads: int | None = None, devices: Sequence[str] | None = None
+    world_size: int = 1, precision: str = "32-true", threads: int | None = None, devices: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Facts about software and machine, as plain JSON values. Never fails because git is missing.
 
@@ -63,7 +48,7 @@ def environment(
         "git": {"package": _package_state(package), "working_directory": git_state(Path.cwd())},
         "devices": list(devices),
         "cpu": cpu,
-        "cores": _cores(),
+        "cores": available_cores(),
         "world_size": world_size,
         "threads": torch.get_num_threads() if threads is None else threads,
         "precision": precision,
@@ -120,27 +105,20 @@ def cpu_model() -> str:
 
 def _package_state(package: Path) -> dict[str, Any] | None:
     # An installed copy may lie inside somebody's repository (.venv): only a tracked package belongs to its commit.
-    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return None
-    return git_state(package, untracked=True)
+    tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py") is not None
+    return git_state(package, untracked=True) if tracked else None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
     # Optional locks off: reading the state must not get in the way of a commit made at the same moment.
-    variables = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            env=variables,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,34 +12,27 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fedrs_lightning.errors import ConfigError, RunError
 from fedrs_lightning.files import atomic_path
+from fedrs_lightning.results.run import flatten
 from fedrs_lightning.results.store import RunStore
-from fedrs_lightning.results.tables import collect, flatten, full_name, is_lower_better, label_of, unknown_metric
+from fedrs_lightning.results.tables import collect, full_name, is_lower_better, label_of, unknown_metric
 
-# Okabe and Ito's colours, told apart under the common kinds of colour blindness; yellow is left out as too pale for a
-# line.
+# Okabe and Ito's colours, told apart under the common kinds of colour blindness, without yellow, too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 STYLES = ("-", "--", ":", "-.")
 NUMBERED = 12  # clients that a picture of single clients can number
 WORDS = {"map": "mAP", "miou": "mIoU", "f1": "F1"}
 """Spelling of parts of metric names."""
-STYLE: Any = {  # matplotlib types its keys as literals
-    "figure.dpi": 150,
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10,
-    "legend.frameon": False,
-}
+# Any: matplotlib types its keys as literals
+PLAIN: Any = {"figure.dpi": 150, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+PLAIN |= {"axes.axisbelow": True, "axes.titlelocation": "left", "axes.titlesize": 10, "legend.frameon": False}
+STYLE: Any = PLAIN | {"axes.grid": True, "axes.grid.axis": "y", "grid.color": "#dddddd", "grid.linewidth": 0.6}
+BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
+"""Place of a legend right of the axes."""
 
 
 @dataclass
@@ -51,6 +44,37 @@ class Curve:
     rounds: np.ndarray
     values: np.ndarray
     running: bool
+
+
+def look(number: int) -> dict[str, Any]:
+    """Colour and style of a line by its number."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)]}
+
+
+def rounds_axis(axes: Any) -> None:
+    """Whole rounds from left to right."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("round")
+
+
+def heat_map(axes: Any, values: np.ndarray, colours: str, **options: Any) -> Any:
+    """Show [rows, columns] as colours, NaN in grey; returns the image, for its colour bar."""
+    shades = mpl.colormaps[colours].with_extremes(bad="#eeeeee")
+    return axes.imshow(np.ma.masked_invalid(values), cmap=shades, **{"aspect": "auto", **options})
+
+
+def coloured(mask: np.ndarray, palette: np.ndarray) -> np.ndarray:
+    """Class ids in the colours of a palette (uint8 [C, 3]), ignored ones in black."""
+    colours = np.zeros((256, 3), dtype=np.uint8)
+    colours[: len(palette)] = palette
+    return colours[mask]
+
+
+def class_legend(figure: Figure, classes: Sequence[str], palette: np.ndarray, **options: Any) -> None:
+    """The colour of each class, below the panels."""
+    pairs = zip(classes, palette / 255, strict=False)
+    handles = [Patch(facecolor=colour, edgecolor="#888888", label=name) for name, colour in pairs]
+    figure.legend(handles=handles, loc="outside lower center", **options)
 
 
 def plot_curves(stores: Sequence[RunStore], out: Path, metric: str | None = None) -> Path:
@@ -73,37 +97,21 @@ def plot_curves(stores: Sequence[RunStore], out: Path, metric: str | None = None
         figure = Figure(figsize=(7.2, 4.0), layout="constrained")
         axes = figure.add_subplot()
         for index, curve in enumerate(curves):
-            colour, style = COLOURS[index % len(COLOURS)], STYLES[index // len(COLOURS) % len(STYLES)]
-            mean = curve.values.mean(0)
-            seeds = (
-                f"{len(curve.stores)} seed{'' if len(curve.stores) == 1 else 's'}{', running' if curve.running else ''}"
-            )
-            mark = "o" if len(curve.rounds) == 1 else None
-            axes.plot(
-                curve.rounds,
-                mean,
-                color=colour,
-                linestyle=style,
-                linewidth=1.8,
-                marker=mark,
-                label=f"{curve.label} ({seeds})",
-            )
-            if len(curve.stores) > 1:
-                spread = curve.values.std(0, ddof=1)
+            mean, count = curve.values.mean(0), len(curve.stores)
+            seeds = f"{count} seed{'' if count == 1 else 's'}{', running' if curve.running else ''}"
+            mark, name = "o" if len(curve.rounds) == 1 else None, f"{curve.label} ({seeds})"
+            axes.plot(curve.rounds, mean, linewidth=1.8, marker=mark, label=name, **look(index))
+            if count > 1:
+                spread, colour = curve.values.std(0, ddof=1), look(index)["color"]
                 axes.fill_between(curve.rounds, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
-        axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        rounds_axis(axes)
         _value_axis(axes, key, max(curve.values.max() for curve in curves))
-        axes.set_title(
-            _title(stores)
-            + ("; bands: one deviation over seeds" if any(len(curve.stores) > 1 for curve in curves) else "")
-        )
+        bands = any(len(curve.stores) > 1 for curve in curves)
+        axes.set_title(_title(stores) + ("; bands: one deviation over seeds" if bands else ""))
         # The order of the last values: the legend reads like the right edge of the curves.
         handles, names = axes.get_legend_handles_labels()
         order = np.argsort([-curve.values.mean(0)[-1] for curve in curves], kind="stable")
-        axes.legend(
-            [handles[i] for i in order], [names[i] for i in order], loc="center left", bbox_to_anchor=(1.01, 0.5)
-        )
+        axes.legend([handles[i] for i in order], [names[i] for i in order], **BESIDE)
         return save(figure, out)
 
 
@@ -122,9 +130,8 @@ def plot_clients(stores: Sequence[RunStore], out: Path, metric: str | None = Non
     names: dict[int, str] = {}
     for group in collect(stores).groups:
         for result in group.results:
-            column = (name if result["headline"]["protocol"] == protocol else key).removesuffix(
-                "_pooled"
-            )  # of one client
+            own = name if result["headline"]["protocol"] == protocol else key
+            column = own.removesuffix("_pooled")  # of one client
             rows = [row for row in result["per_client"] if row.get(column) is not None]
             points = [(row[column], row.get("num_samples", 1), row["client"]) for row in rows]
             names |= {row["client"]: row.get("name") or "" for row in rows}
@@ -149,31 +156,17 @@ def plot_clients(stores: Sequence[RunStore], out: Path, metric: str | None = Non
                 which = clients == client
                 if which.any():
                     place = (index + shift[which][0], values[which].max())
-                    axes.annotate(
-                        str(client), place, (0, 5), textcoords="offset points", ha="center", va="bottom", fontsize=6
-                    )
+                    over: Any = {"textcoords": "offset points", "ha": "center", "va": "bottom"}
+                    axes.annotate(str(client), place, (0, 5), fontsize=6, **over)
             axes.hlines(values.mean(), index - 0.36, index + 0.36, color=colour, linewidth=2)
         axes.set_xticks(range(len(columns)), list(columns), rotation=20 if max(map(len, columns)) > 12 else 0)
         axes.set_xlim(-0.6, len(columns) - 0.4)
-        _value_axis(
-            axes, key.removesuffix("_pooled"), max(value for points in columns.values() for value, _, _ in points)
-        )
-        told = [
-            f"{client} {names[client]}"
-            for client in places
-            if names[client] not in ("", str(client), f"client {client}")
-        ]
-        if told:
-            axes.annotate(
-                "\n".join(told),
-                (1, 1),
-                (6, 0),
-                xycoords="axes fraction",
-                textcoords="offset points",
-                va="top",
-                fontsize=7,
-            )
-        axes.set_title(f"{_title(stores)}: clients in the last round\n(area: training samples, line: mean)", fontsize=9)
+        highest = max(value for points in columns.values() for value, _, _ in points)
+        _value_axis(axes, key.removesuffix("_pooled"), highest)
+        given = {client: name for client, name in names.items() if name not in ("", str(client), f"client {client}")}
+        told = "\n".join(f"{client} {given[client]}" for client in places if client in given)
+        offset: Any = {"xycoords": "axes fraction", "textcoords": "offset points"}
+        axes.annotate(told, (1, 1), (6, 0), va="top", fontsize=7, **offset)
         return save(figure, out)
 
 
@@ -196,7 +189,7 @@ def plot_weights(store: RunStore, out: Path) -> Path | None:
     last = max(number for panel in panels.values() for _, number in panel)
     result = store.result() or {}
     names = {row["client"]: row.get("name") or f"client {row['client']}" for row in result.get("per_client", [])}
-    with mpl.rc_context({**STYLE, "axes.grid": False}):
+    with mpl.rc_context(PLAIN):
         figure = Figure(figsize=(7.2, 0.8 + len(panels) * (0.9 + 0.22 * min(len(clients), 30))), layout="constrained")
         for index, (key, panel) in enumerate(sorted(panels.items(), key=lambda item: item[0] != "weight")):
             axes = figure.add_subplot(len(panels), 1, index + 1)
@@ -205,36 +198,20 @@ def plot_weights(store: RunStore, out: Path) -> Path | None:
                 grid[clients.index(client), number - 1] = value
             signed = bool(np.nanmin(grid) < 0)
             limit = max(float(np.nanmax(np.abs(grid))), 1e-12)
-            colours = mpl.colormaps["PuOr_r" if signed else "cividis"].with_extremes(bad="#eeeeee")
-            image = axes.imshow(
-                np.ma.masked_invalid(grid),
-                aspect="auto",
-                interpolation="nearest",
-                cmap=colours,
-                vmin=-limit if signed else 0,
-                vmax=limit,
-                extent=(0.5, last + 0.5, len(clients) - 0.5, -0.5),
-            )
+            place: Any = {"interpolation": "nearest", "extent": (0.5, last + 0.5, len(clients) - 0.5, -0.5)}
+            scale = {"vmin": -limit if signed else 0, "vmax": limit}
+            image = heat_map(axes, grid, "PuOr_r" if signed else "cividis", **scale, **place)
             every = -(-len(clients) // 30)
-            axes.set_yticks(
-                range(0, len(clients), every),
-                [names.get(client, f"client {client}") for client in clients[::every]],
-                fontsize=7,
-            )
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            shown = [names.get(client, f"client {client}") for client in clients[::every]]
+            axes.set_yticks(range(0, len(clients), every), shown, fontsize=7)
+            rounds_axis(axes)
             axes.set_xlabel("round" if index == len(panels) - 1 else "")
-            axes.set_title(
-                "aggregation weight"
-                if key == "weight"
-                else f"score ({key.rpartition('/')[0]}): agreement with the cohort, -1 to 1"
-            )
+            score = f"score ({key.rpartition('/')[0]}): agreement with the cohort, -1 to 1"
+            axes.set_title("aggregation weight" if key == "weight" else score)
             figure.colorbar(image, ax=axes, pad=0.01)
-        label = label_of(store, result) if result else f"{_running_label(store)}, running"
-        seed = f", seed {result['seed']}" if result else ""
-        absent = (
-            "; grey: not in the cohort" if any(len(panel) < len(clients) * last for panel in panels.values()) else ""
-        )
-        figure.suptitle(f"{label}{seed}{absent}", x=0.01, ha="left", fontsize=10)
+        label = f"{label_of(store, result)}, seed {result['seed']}" if result else f"{_running_label(store)}, running"
+        absent = any(len(panel) < len(clients) * last for panel in panels.values())
+        figure.suptitle(f"{label}{'; grey: not in the cohort' if absent else ''}", x=0.01, ha="left", fontsize=10)
         return save(figure, out)
 
 
@@ -242,12 +219,10 @@ def weighted_runs(stores: Sequence[RunStore]) -> list[tuple[str, RunStore]]:
     """One run a label, complete if there is one, whose client log has scores; with a name for its file."""
     found: dict[str, RunStore] = {}
     collection = collect(stores)
-    groups = [(_named(group.label, group.experiment, stores), group.stores[0]) for group in collection.groups]
-    groups += [
-        (_named(_running_label(store), store.path.parent.name, stores), store) for store, _ in collection.left_out
-    ]
-    for label, store in groups:
-        name = re.sub(r"[^A-Za-z0-9.=+-]+", "-", label).strip("-")
+    runs = [(group.label, group.experiment, group.stores[0]) for group in collection.groups]
+    runs += [(_running_label(store), store.path.parent.name, store) for store, _ in collection.left_out]
+    for label, experiment, store in runs:
+        name = re.sub(r"[^A-Za-z0-9.=+-]+", "-", _named(label, experiment, stores)).strip("-")
         if name not in found and any(key.endswith("/score") for row in store.clients() for key in row):
             found[name] = store
     return list(found.items())
@@ -261,16 +236,12 @@ def metric_key(stores: Sequence[RunStore], metric: str | None) -> str:
         RunError: no run has an evaluated round yet.
     """
     known: dict[str, None] = {}
-    headline = None
     for store in stores:
-        result = store.result()
-        if result is not None and headline is None:
-            headline = result["headline"]
-        known |= {
-            key: None for record in store.rounds() for key, value in record["metrics"].items() if value is not None
-        }
+        for record in store.rounds():
+            known |= {key: None for key, value in record["metrics"].items() if value is not None}
     if not known:
         raise RunError(f"{stores[0].path}: no round is finished yet, so there is nothing to draw")
+    headline = next((result["headline"] for store in stores if (result := store.result()) is not None), None)
     scores = [key for key in known if not is_lower_better(key)] or list(known)
     default = f"{headline['protocol']}/{headline['metric']}" if headline else scores[0]
     if metric is None:
@@ -284,40 +255,25 @@ def metric_key(stores: Sequence[RunStore], metric: str | None) -> str:
 
 def _curves(stores: Sequence[RunStore], key: str) -> list[Curve]:
     complete = collect(stores)
-    curves = []
-    drawn: set[tuple[str, str]] = set()
-    for group in complete.groups:
-        drawn.add((group.experiment, group.label.partition(" [")[0]))
-        curve = _curve(_named(group.label, group.experiment, stores), group.stores, key, running=False)
-        curves.extend([curve] if curve else [])
+    drawn = {(group.experiment, group.label.partition(" [")[0]) for group in complete.groups}
     running: dict[tuple[str, str], list[RunStore]] = {}
     for store, _ in complete.left_out:
         name = (store.path.parent.name, _running_label(store))
         if name not in drawn:
             running.setdefault(name, []).append(store)
-    for (experiment, label), members in running.items():
-        curve = _curve(_named(label, experiment, stores), members, key, running=True)
-        curves.extend([curve] if curve else [])
+    rows = [(group.experiment, group.label, group.stores, False) for group in complete.groups]
+    rows += [(experiment, label, members, True) for (experiment, label), members in running.items()]
+    curves = []
+    for experiment, label, members, unfinished in rows:
+        logs = [[(record["round"], record["metrics"].get(key)) for record in store.rounds()] for store in members]
+        series = [{number: value for number, value in log if value is not None} for log in logs]
+        rounds = sorted(set.intersection(*map(set, series)))
+        if rounds:
+            values = np.array([[one[number] for number in rounds] for one in series], dtype=float)
+            curves.append(Curve(_named(label, experiment, stores), members, np.array(rounds), values, unfinished))
     if not curves:
         raise ConfigError(f"no run has the metric '{key}' in a round that all seeds of its label have evaluated")
     return curves
-
-
-def _curve(label: str, stores: list[RunStore], key: str, running: bool) -> Curve | None:
-    series = []
-    for store in stores:
-        series.append(
-            {
-                record["round"]: record["metrics"][key]
-                for record in store.rounds()
-                if record["metrics"].get(key) is not None
-            }
-        )
-    rounds = sorted(set.intersection(*map(set, series)))
-    if not rounds:
-        return None
-    values = np.array([[one[number] for number in rounds] for one in series], dtype=float)
-    return Curve(label, stores, np.array(rounds), values, running)
 
 
 def _running_label(store: RunStore) -> str:
@@ -337,16 +293,11 @@ def _named(label: str, experiment: str, stores: Sequence[RunStore]) -> str:
 
 
 def _title(stores: Sequence[RunStore]) -> str:
-    synthetic = any(
-        (store.result() or store.manifest() or {}).get(key)
-        for store in stores
-        for key in ("synthetic_data", "synthetic")
-    )
+    facts = [store.result() or store.manifest() or {} for store in stores]
+    synthetic = any(fact.get(key) for fact in facts for key in ("synthetic_data", "synthetic"))
     names = _experiments(stores)
-    more = len(names) - 2
-    shown = (
-        ", ".join(names) if more < 2 else f"{', '.join(names[:2])} and {more} more"
-    )  # a longer title squeezes the axes
+    more = len(names) - 2  # a longer title squeezes the axes
+    shown = ", ".join(names) if more < 2 else f"{', '.join(names[:2])} and {more} more"
     return shown + (" (synthetic data)" if synthetic else "")
 
 

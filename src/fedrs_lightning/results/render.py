@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -53,17 +54,12 @@ def terminal(tables: list[Table], collection: Collection) -> RenderableType:
             words = index == 0 or name == "protocol"
             longest = max(len(texts[index]) for texts in [*rows, header[-1:] * len(header)])
             width = min(longest, 32) if words else longest  # titles wrap first
-            rich.add_column(
-                name, justify="left" if words else "right", overflow="fold", vertical="bottom", min_width=width
-            )
+            side: Literal["left", "right"] = "left" if words else "right"
+            rich.add_column(name, justify=side, overflow="fold", vertical="bottom", min_width=width)
         for row, texts in enumerate(rows):
             cells = [None] * (len(texts) - len(table.columns) - 1) + table.cells[row] + [None]
-            rich.add_row(
-                *(
-                    Text(text, style="bold" if cell and cell.best else "")
-                    for text, cell in zip(texts, cells, strict=True)
-                )
-            )
+            pairs = zip(texts, cells, strict=True)
+            rich.add_row(*(Text(text, style="bold" if cell and cell.best else "") for text, cell in pairs))
         parts += [rich, ""]
     parts += [Text(text) for text in _below(collection)]
     return Group(*parts)
@@ -142,26 +138,15 @@ def _csv(tables: list[Table]) -> str:
 
 
 def _json(tables: list[Table], collection: Collection) -> dict[str, Any]:
-    def value(cell: Cell | None) -> dict[str, Any] | None:
-        if cell is None:
-            return None
-        return {"mean": cell.mean, "deviation": cell.deviation, "values": list(cell.values), "best": cell.best}
+    def row(table: Table, number: int) -> dict[str, Any]:
+        cells = [None if cell is None else asdict(cell) for cell in table.cells[number]]
+        facts = {"label": table.labels[number], "protocol": table.protocols[number], "seeds": table.seeds[number]}
+        return facts | {"columns": dict(zip(table.columns, cells, strict=True))}
 
     return {
         "tables": [
-            {
-                "experiment": table.experiment,
-                "caption": table.caption,
-                "rows": [
-                    {"label": label, "protocol": table.protocols[row], "seeds": table.seeds[row]}
-                    | {
-                        "columns": {
-                            name: value(cell) for name, cell in zip(table.columns, table.cells[row], strict=True)
-                        }
-                    }
-                    for row, label in enumerate(table.labels)
-                ],
-            }
+            {"experiment": table.experiment, "caption": table.caption}
+            | {"rows": [row(table, number) for number in range(len(table.labels))]}
             for table in tables
         ],
         "incomplete": [{"run": str(store.path), "reason": reason} for store, reason in collection.left_out],

@@ -11,15 +11,8 @@ from typing import Any
 
 from fedrs_lightning.results.store import RunStore
 
-HARMLESS_KEYS = (
-    "fabric.accelerator",
-    "fabric.devices",
-    "fabric.num_nodes",
-    "fabric.upload_memory",
-    "fabric.residence",
-    "fabric.residence_budget",
-    "fabric.prefetch",
-)
+_MACHINE = ("accelerator", "devices", "num_nodes", "upload_memory", "residence", "residence_budget", "prefetch")
+HARMLESS_KEYS = tuple(f"fabric.{name}" for name in _MACHINE)
 """Keys that say where a run was executed, as the folders of data do, not what it computed."""
 
 _NEUTRAL = ("run", "resume", *HARMLESS_KEYS)
@@ -86,11 +79,8 @@ class Run:
     @property
     def data_folders(self) -> dict[str, Any]:
         """Where the data lie, which the hash leaves out."""
-        return {
-            key: value
-            for key, value in flatten(self.config).items()
-            if is_place(key) and not key.endswith(".cache_dir")
-        }
+        flat = flatten(self.config)
+        return {key: value for key, value in flat.items() if is_place(key) and not key.endswith(".cache_dir")}
 
     def _own_path(self) -> Path:
         return Path(self.config["run"]["root"]) / self.name / f"{self.method.lower()}-s{self.seed}-{self.hash[:8]}"
@@ -110,9 +100,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def is_place(key: str) -> bool:
-    """Whether a flat key names a folder of data, also of a data set among several: what is in it counts, not where it
-    lies.
-    """
+    """Whether a flat key names a folder of data, also of one data set among several: only its content counts."""
     return key.startswith("data.") and key.rpartition(".")[2] in ("root", "cache_dir")
 
 

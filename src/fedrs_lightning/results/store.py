@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from fedrs_lightning.errors import RunError
-from fedrs_lightning.files import atomic_path, read_json, write_json, write_text
+from fedrs_lightning.files import atomic_path, flush, read_json, write_json, write_text
 
 Record = dict[str, Any]
 
@@ -71,11 +71,7 @@ class RunStore:
         """Force both logs to the disk (fsync), so that a power cut cannot take what a checkpoint relies on."""
         for name in (ROUNDS, CLIENTS):
             if (self.path / name).exists():
-                handle = os.open(self.path / name, os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+                flush(self.path / name)
 
     def truncate(self, last: int) -> None:
         """Drop all lines of rounds after `last`, and a half-written last line; keep every other line byte for byte.
@@ -106,11 +102,7 @@ class RunStore:
         return self._read(ROUNDS)
 
     def clients(self) -> list[Record]:
-        """Records of `clients.jsonl` in file order; empty when the file is not there.
-
-        Raises:
-            RunError: a line before the end is damaged; names file and line.
-        """
+        """Records of `clients.jsonl`, as `rounds`."""
         return self._read(CLIENTS)
 
     def history(self) -> list[Record]:
@@ -132,9 +124,7 @@ class RunStore:
         try:
             value = yaml.safe_load(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise RunError(
-                f"{path}: no such file; it is written before round 1, so this is not a run directory"
-            ) from None
+            raise RunError(f"{path}: no such file, so this is not a run directory; name one with a config") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise RunError(f"{path}: not valid YAML ({' '.join(str(error).split())}); restore it from a copy") from None
         if not isinstance(value, dict):
@@ -211,17 +201,15 @@ class RunStore:
             return None
         value = read_json(path)
         if not isinstance(value, dict):
-            raise RunError(
-                f"{path}: holds {type(value).__name__}, not a JSON object; delete it or restore it from a copy"
-            )
+            kind = type(value).__name__
+            raise RunError(f"{path}: holds {kind}, not a JSON object; delete it or restore it from a copy")
         return value
 
 
 def is_run(path: Path) -> bool:
     """Whether a folder is a run directory: it has a round log, a result, or a config beside an environment."""
-    return any((path / name).is_file() for name in (ROUNDS, RESULT)) or all(
-        (path / name).is_file() for name in (CONFIG, ENVIRONMENT)
-    )
+    there = {name for name in (ROUNDS, RESULT, CONFIG, ENVIRONMENT) if (path / name).is_file()}
+    return not there.isdisjoint({ROUNDS, RESULT}) or {CONFIG, ENVIRONMENT} <= there
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[RunStore]:
@@ -233,9 +221,7 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunStore]:
     found: dict[Path, Path] = {}
     for start in map(Path, paths):
         if not start.is_dir():
-            raise RunError(
-                f"{start}: no such folder; give run directories or a folder that holds some, for example runs/"
-            )
+            raise RunError(f"{start}: no such folder; give run directories or a folder that holds some, such as runs/")
         for folder, below, _ in os.walk(start):
             if is_run(Path(folder)):
                 found.setdefault(Path(folder).resolve(), Path(folder))
@@ -268,14 +254,10 @@ def _check(path: Path, number: int, key: str, value: Any) -> None:
             _check(path, number, f"{key}[{index}]", inner)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise RunError(
-                f"{path}: round {number}: {key} is {value}; JSON has no such number, leave the key out or write null"
-            )
+            raise RunError(f"{path}: round {number}: {key} is {value}, which JSON lacks; leave it out or write null")
     elif not isinstance(value, (str, int, type(None))):
-        raise RunError(
-            f"{path}: round {number}: {key} is a {type(value).__name__}; the log takes plain numbers, text, lists and "
-            "mappings"
-        )
+        kind = type(value).__name__
+        raise RunError(f"{path}: round {number}: {key} is a {kind}; the log takes numbers, text, lists and mappings")
 
 
 def _lines(path: Path) -> list[tuple[bytes, Record]]:
@@ -285,10 +267,7 @@ def _lines(path: Path) -> list[tuple[bytes, Record]]:
     for number, line in enumerate(whole, start=1):
         record = _record(line)
         if record is None:
-            raise RunError(
-                f"{path}: line {number} is damaged; restore the file from a copy, or delete that line if you can do "
-                "without it"
-            )
+            raise RunError(f"{path}: line {number} is damaged; restore the file from a copy, or delete that line")
         lines.append((line, record))
     record = _record(tail)
     return lines if record is None else [*lines, (tail, record)]

@@ -17,49 +17,25 @@ def summarise(
     rounds: Sequence[Record],
     clients: Iterable[Record],
     *,
-    experiment: str,
-    method: str,
-    seed: int,
-    config_hash: str,
-    num_rounds: int,
     protocol: str,
     metric: str,
-    protocols: Mapping[str, str],
     members: Sequence[Mapping[str, Any]],
-    classes: Sequence[str],
-    absent_classes: Sequence[str] = (),
-    synthetic_data: bool,
-    digest: str,
-    digest_model: str,
-    cost: Mapping[str, int] | None = None,
-    setup_bytes: Mapping[str, int] | None = None,
-    label: str | None = None,
-    status: str = "complete",
+    **facts: Any,
 ) -> dict[str, Any]:
     """Build the content of `result.json`.
 
     Args:
         rounds: records of `rounds.jsonl`.
         clients: records of `clients.jsonl`.
-        experiment: name of the experiment.
-        method: class name of the method.
-        seed: seed of the run.
-        config_hash: hash of the resolved configuration.
-        num_rounds: rounds the configuration asks for.
         protocol: headline protocol, for example `personal_common`.
         metric: headline metric without protocol, for example `overall_accuracy`.
-        protocols: every protocol of this run with one sentence that says what it is.
         members: every client's `client` (id), `name` and `num_samples`, in order of id.
-        classes: names of the classes that count in the metrics.
-        absent_classes: names of the classes that means over classes leave out, because the test data do not show them.
-        synthetic_data: whether the images were generated.
-        digest: digest of server state and all client memories.
-        digest_model: digest of the server's `model/*` keys.
-        cost: operations, parameters and bytes, as `fedrs flops` counts them; None if nobody counted.
-        setup_bytes: sent (`up`) and received (`down`) by all clients once before round 1; not in `bytes`, which is of
-            the rounds.
-        label: name of the run in tables; None takes `method`.
-        status: `complete`, or another word when the run ended early.
+        **facts: written as they are: `experiment`, `method`, `label` (none takes `method`), `seed`, `config_hash` and
+            `num_rounds` of the configuration, `protocols` (a sentence on each of this run), `classes` (that count in
+            the metrics), `absent_classes` (that means over classes leave out, as the test data do not show them),
+            `synthetic_data`, `digest` (of server state and all client memories), `digest_model` (of the server's
+            `model/*`), `cost` (as `fedrs flops` counts it), `setup_bytes` (sent `up` and received `down` by all clients
+            before round 1; not in `bytes`), `status` (another word than `complete` when the run ended early).
 
     Returns:
         Plain JSON values. `final` holds the last round; `last4` means over the last four evaluated rounds of every
@@ -77,56 +53,35 @@ def summarise(
     last = rounds[-1]
     if not evaluated or evaluated[-1] is not last:
         known = ", ".join(sorted(last["metrics"])) or "nothing"
-        raise RunError(
-            f"round {last['round']} has no {key}, only {known}; the last round must be evaluated under the headline "
-            "protocol"
-        )
+        problem = f"round {last['round']} has no {key}, only {known}"
+        raise RunError(f"{problem}; the last round must be evaluated under the headline protocol")
     tail = evaluated[-LAST_ROUNDS:]
     last4 = _means([record["metrics"] for record in tail])
     rows = list(clients)
+    headline = {"protocol": protocol, "metric": metric, "last": last["metrics"][key], "last4": last4[key]}
+    absent: dict[str, Any] = {"absent_classes": [], "status": "complete", "cost": None, "setup_bytes": None}
     return {
         "format": FORMAT,
-        "experiment": experiment,
-        "method": method,
-        "label": label or method,
-        "seed": seed,
-        "config_hash": config_hash,
-        "status": status,
-        "num_rounds": num_rounds,
+        **absent,
+        **facts,
+        "label": facts.get("label") or facts["method"],
         "num_clients": len(members),
-        "headline": {
-            "protocol": protocol,
-            "metric": metric,
-            "last": last["metrics"][key],
-            "last4": last4[key],
-            "weighted": last["metrics"].get(f"{key}_weighted"),
-        },
+        "headline": headline | {"weighted": last["metrics"].get(f"{key}_weighted")},
         "final": dict(last["metrics"]),
         "last4": last4,
         "last4_rounds": [record["round"] for record in tail],
         "best": _best(rounds, metric),
         "per_client": _per_client(rows, members, last["round"], protocol),
-        "classes": list(classes),
-        "absent_classes": list(absent_classes),
-        "protocols": dict(protocols),
-        "synthetic_data": synthetic_data,
-        "digest": digest,
-        "digest_model": digest_model,
         "bytes": {way: sum(record.get("bytes", {}).get(way, 0) for record in rounds) for way in ("up", "down")},
-        "setup_bytes": {"up": 0, "down": 0} | dict(setup_bytes or {}),
+        "setup_bytes": {"up": 0, "down": 0} | (facts.get("setup_bytes") or {}),
         "wall_seconds": sum(record.get("timing", {}).get("seconds", 0.0) for record in rounds),
-        "cost": None if cost is None else dict(cost),
         "optimizer_steps": sum(row.get("num_steps", 0) for row in rows if row.get("phase") == "train"),
     }
 
 
-def _means(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
-    means = {}
-    for key in metrics[-1]:
-        values = [one[key] for one in metrics if one.get(key) is not None]
-        if len(values) == len(metrics):
-            means[key] = sum(value for value in values if value is not None) / len(values)
-    return means
+def _means(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    keys = [key for key in metrics[-1] if all(one.get(key) is not None for one in metrics)]
+    return {key: sum(one[key] for one in metrics) / len(metrics) for key in keys}
 
 
 def _best(rounds: Sequence[Record], metric: str) -> dict[str, Any] | None:
@@ -135,12 +90,8 @@ def _best(rounds: Sequence[Record], metric: str) -> dict[str, Any] | None:
     if not candidates:
         return None
     best = max(candidates, key=lambda record: record["metrics"][key])
-    return {
-        "round": best["round"],
-        "chosen_on": "validation",
-        "value": best["metrics"][key],
-        "metrics": dict(best["metrics"]),
-    }
+    value = best["metrics"][key]
+    return {"round": best["round"], "chosen_on": "validation", "value": value, "metrics": dict(best["metrics"])}
 
 
 def _per_client(
@@ -151,14 +102,10 @@ def _per_client(
     for row in rows:
         if row["round"] != last or row.get("phase") != "evaluate":
             continue
-        if row["client"] not in table:
-            raise RunError(
-                f"clients.jsonl: round {last} evaluates client {row['client']}, which is not among the {len(table)} "
-                "clients of the run"
-            )
-        prefix = "" if row["protocol"] == protocol else f"{row['protocol']}/"
-        values = {
-            prefix + key: value for key, value in row.items() if key not in ("round", "client", "phase", "protocol")
-        }
-        table[row["client"]].update(values)
+        client, prefix = row["client"], "" if row["protocol"] == protocol else f"{row['protocol']}/"
+        if client not in table:
+            problem = f"round {last} evaluates client {client}, which is not among the {len(table)} clients of the run"
+            raise RunError(f"clients.jsonl: {problem}")
+        values = {key: value for key, value in row.items() if key not in ("round", "client", "phase", "protocol")}
+        table[client] |= {f"{prefix}{key}": value for key, value in values.items()}
     return list(table.values())

@@ -19,6 +19,13 @@ from fedrs_lightning.results.store import Record, RunStore
 FREE_KEYS = ("seed", "run", "resume", "config", "print_config")
 """Parts of a configuration in which the runs of one row may differ."""
 
+RULES = (
+    ("last round", "final", ""),
+    ("mean of last rounds", "last4", ""),
+    ("weighted, last round", "final", "_weighted"),
+)
+"""Columns of a metric: title, entry of `result.json` and suffix of the metric."""
+
 POOLED = "_pooled"
 """Suffix of a score over all clients' test data together."""
 
@@ -89,14 +96,11 @@ def collect(stores: Iterable[RunStore]) -> Collection:
             if result is None or result.get("status") != "complete":
                 left_out.append((store, _progress(store, result)))
                 continue
-            buckets.setdefault((_text(store, result, "experiment"), label_of(store, result)), []).append(
-                (store, result, flatten(store.config()))
-            )
+            key = (_text(store, result, "experiment"), label_of(store, result))
+            buckets.setdefault(key, []).append((store, result, flatten(store.config())))
         except RunError as error:
             left_out.append((store, str(error)))
-    groups = []
-    for (experiment, label), runs in buckets.items():
-        groups.extend(_split(experiment, label, runs, notes))
+    groups = [group for key, runs in buckets.items() for group in _split(*key, runs, notes)]
     return Collection(groups, left_out, notes)
 
 
@@ -112,13 +116,12 @@ def tabulate(collection: Collection, metrics: Sequence[str] = ()) -> list[Table]
     Raises:
         ConfigError: no complete run has the metric; names the nearest one.
     """
-    tables = []
     for metric in metrics:
         check_metric(metric, collection.groups)
-    for experiment in dict.fromkeys(group.experiment for group in collection.groups):
-        groups = [group for group in collection.groups if group.experiment == experiment]
-        tables.append(_table(experiment, groups, metrics))
-    return tables
+    experiments: dict[str, list[Group]] = {}
+    for group in collection.groups:
+        experiments.setdefault(group.experiment, []).append(group)
+    return [_table(experiment, groups, list(dict.fromkeys(metrics))) for experiment, groups in experiments.items()]
 
 
 def check_metric(metric: str, groups: Sequence[Group]) -> None:
@@ -147,24 +150,19 @@ def unknown_metric(metric: str, known: Iterable[str], protocols: Iterable[str]) 
         protocols: under which a name that is not full is read.
     """
     known = set(known)
-    short = {
-        key.removeprefix(f"{protocol}/") for protocol in protocols for key in known if key.startswith(f"{protocol}/")
-    }
+    starts = [f"{protocol}/" for protocol in protocols]
+    short = {key.removeprefix(start) for start in starts for key in known if key.startswith(start)}
     names = sorted(short | known if "/" in metric or not short else short)
     near = difflib.get_close_matches(metric, names, n=1, cutoff=0.5)
-    return ConfigError(
-        f"no run has the metric '{metric}'; "
-        + (f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}")
-    )
+    remedy = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}"
+    return ConfigError(f"no run has the metric '{metric}'; {remedy}")
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Dotted keys in which two flat configurations differ, apart from seed and run."""
-    keys = dict.fromkeys([*first, *second])
+    keys = [key for key in dict.fromkeys([*first, *second]) if key.split(".")[0] not in FREE_KEYS]
     absent = object()
-    return [
-        key for key in keys if key.split(".")[0] not in FREE_KEYS and first.get(key, absent) != second.get(key, absent)
-    ]
+    return [key for key in keys if first.get(key, absent) != second.get(key, absent)]
 
 
 def label_of(store: RunStore, result: Record) -> str:
@@ -180,9 +178,8 @@ def is_lower_better(metric: str) -> bool:
 
 def _text(store: RunStore, result: Record, key: str) -> str:
     if not isinstance(result.get(key), str):
-        raise RunError(
-            f"{store.path / 'result.json'}: '{key}' is missing; the run was written by another version, run it again"
-        )
+        problem = f"'{key}' is missing; the run was written by another version, run it again"
+        raise RunError(f"{store.path / 'result.json'}: {problem}")
     return str(result[key])
 
 
@@ -194,9 +191,7 @@ def _progress(store: RunStore, result: Record | None) -> str:
     return text if result is None else f"{result.get('status')}, {text}"
 
 
-def _split(
-    experiment: str, label: str, runs: list[tuple[RunStore, Record, dict[str, Any]]], notes: list[str]
-) -> list[Group]:
+def _split(experiment: str, label: str, runs: list[tuple[RunStore, Record, Record]], notes: list[str]) -> list[Group]:
     groups: list[Group] = []
     harmless: dict[str, None] = {}
     for store, result, config in runs:
@@ -211,22 +206,15 @@ def _split(
             _add(group, store, result, notes)
             groups.append(group)
     for group in groups:
-        order = sorted(range(len(group.results)), key=lambda index: group.results[index]["seed"])
-        group.stores, group.results = (
-            [group.stores[index] for index in order],
-            [group.results[index] for index in order],
-        )
+        pairs = sorted(zip(group.stores, group.results, strict=True), key=lambda pair: pair[1]["seed"])
+        group.stores, group.results = [store for store, _ in pairs], [result for _, result in pairs]
     if harmless:
         notes.append(f"{label}: the runs differ in {', '.join(harmless)}")
     if len(groups) > 1:
-        keys = list(
-            dict.fromkeys(
-                key for group in groups[1:] for key in differing(groups[0].config, group.config) if not is_harmless(key)
-            )
-        )
-        notes.append(
-            f"{label}: the configurations differ in more than the seed and are not averaged: {', '.join(keys)}"
-        )
+        differ = [key for group in groups[1:] for key in differing(groups[0].config, group.config)]
+        keys = list(dict.fromkeys(key for key in differ if not is_harmless(key)))
+        apart = f"differ in more than the seed and are not averaged: {', '.join(keys)}"
+        notes.append(f"{label}: the configurations {apart}")
         shown = keys[:3]
         for group in groups:
             values = ", ".join(f"{key.rpartition('.')[2]}={group.config.get(key, 'absent')}" for key in shown)
@@ -238,10 +226,8 @@ def _add(group: Group, store: RunStore, result: Record, notes: list[str]) -> Non
     for other, known in zip(group.stores, group.results, strict=True):
         if known["seed"] == result["seed"]:
             same = "with the same result" if known.get("digest") == result.get("digest") else "with another result"
-            notes.append(
-                f"{group.label}: seed {result['seed']} appears twice; {other.path} counts, {store.path} ({same}) does "
-                "not"
-            )
+            which = f"{other.path} counts, {store.path} ({same}) does not"
+            notes.append(f"{group.label}: seed {result['seed']} appears twice; {which}")
             return
     group.stores.append(store)
     group.results.append(result)
@@ -251,45 +237,33 @@ def _key(group: Group, metric: str) -> str:
     return full_name(metric, group.headline[0], {key for result in group.results for key in result["final"]})
 
 
-def _table(experiment: str, groups: list[Group], metrics: Sequence[str]) -> Table:
-    mixed = len({group.headline for group in groups}) > 1
-    columns: dict[str, list[Cell | None]] = {}
-    lower: list[bool] = []
-    for metric in metrics or (None,):
-        for title, rule, suffix in (
-            ("last round", "final", ""),
-            ("mean of last rounds", "last4", ""),
-            ("weighted, last round", "final", "_weighted"),
-        ):
-            cells = [
-                _cell(group, rule, (_key(group, metric) if metric else "/".join(group.headline)) + suffix)
-                for group in groups
-            ]
-            if any(cells):
-                columns[f"{metric}, {title}" if metric else title] = cells
-                lower.append(is_lower_better(metric or groups[0].headline[1]))
+def _table(experiment: str, groups: list[Group], metrics: list[str]) -> Table:
+    headlines = ["/".join(group.headline) for group in groups]
+    found: list[tuple[str, str, list[Cell | None]]] = []  # title, metric and cells
+    for metric in metrics or [""]:
+        keys = [_key(group, metric) if metric else "/".join(group.headline) for group in groups]
+        for title, rule, suffix in RULES:
+            cells = [_cell(group, rule, key + suffix) for group, key in zip(groups, keys, strict=True)]
+            found.append((f"{metric}, {title}" if metric else title, metric, cells))
     if not metrics:
-        for title, protocol in (("client mean, last round", None), ("global, last round", "global")):
-            cells = [_beside(group, protocol) for group in groups]
-            if any(cells):
-                columns[title] = cells
-                lower.append(is_lower_better(groups[0].headline[1]))
+        found.append(("client mean, last round", "", [_beside(group, None) for group in groups]))
+        found.append(("global, last round", "", [_beside(group, "global") for group in groups]))
+    found = [(title, metric or groups[0].headline[1], cells) for title, metric, cells in found if any(cells)]
+    lower = [is_lower_better(metric) for _, metric, _ in found]
     # Under different protocols the same number means different things: the best is marked among equals only.
-    pools = [["/".join(group.headline) for group in groups] if not metrics else [""] * len(groups)] * len(columns)
-    marked = [_mark(cells, pool, low) for cells, pool, low in zip(columns.values(), pools, lower, strict=True)]
-    percent = [
-        not low and all(abs(cell.mean) <= 1 for cell in cells if cell) for cells, low in zip(marked, lower, strict=True)
-    ]
+    pool = [""] * len(groups) if metrics else headlines
+    marked = [_mark(cells, pool, low) for (_, _, cells), low in zip(found, lower, strict=True)]
+    shares = [all(abs(cell.mean) <= 1 for cell in cells if cell) for cells in marked]
     return Table(
         experiment=experiment,
-        caption=_caption(experiment, groups, metrics, mixed),
-        columns=list(columns),
+        caption=_caption(experiment, groups, metrics),
+        columns=[title for title, _, _ in found],
         labels=[group.label for group in groups],
-        protocols=["/".join(group.headline) for group in groups],
+        protocols=headlines,
         rounds=[int(group.results[0]["num_rounds"]) for group in groups],
         seeds=[[result["seed"] for result in group.results] for group in groups],
         cells=[list(row) for row in zip(*marked, strict=True)] if marked else [[] for _ in groups],
-        percent=percent,
+        percent=[share and not low for share, low in zip(shares, lower, strict=True)],
     )
 
 
@@ -322,13 +296,10 @@ def _mark(cells: Sequence[Cell | None], pool: Sequence[str], lower: bool) -> lis
     return marked
 
 
-def _caption(experiment: str, groups: list[Group], metrics: Sequence[str], mixed: bool) -> list[str]:
+def _caption(experiment: str, groups: list[Group], metrics: Sequence[str]) -> list[str]:
     results = [result for group in groups for result in group.results]
-    kind = (
-        "; synthetic data, not an Earth-observation result"
-        if any(result.get("synthetic_data") for result in results)
-        else ""
-    )
+    synthetic = any(result.get("synthetic_data") for result in results)
+    kind = "; synthetic data, not an Earth-observation result" if synthetic else ""
     protocols = _either(group.headline[0] for group in groups)
     lines = [f"{experiment}: {_span(results, 'num_clients', 'client')}, {_span(results, 'num_rounds', 'round')}{kind}"]
     if metrics:
@@ -344,17 +315,16 @@ def _caption(experiment: str, groups: list[Group], metrics: Sequence[str], mixed
     lines.append(f"Values of the last round, and the mean over the last {tails} evaluated rounds")
     lines += _steps(results)
     lines.append("Mean ± sample deviation over seeds; * best of its column")
-    if mixed:
+    if len({group.headline for group in groups}) > 1:
         lines.append("The rows have different protocols: the best is marked among rows of one protocol only")
     return lines
 
 
 def _steps(results: Sequence[Record]) -> list[str]:
-    """Optimiser steps of the runs over their clients, since rounds and epochs alone do not say how long they trained."""
+    """Optimiser steps of the runs over their clients: rounds and epochs alone do not say how long they trained."""
     known = [(result.get("optimizer_steps"), result.get("num_clients")) for result in results]
-    shares = sorted(
-        {steps / clients for steps, clients in known if isinstance(steps, int) and isinstance(clients, int) and clients}
-    )
+    counts = [(steps, clients) for steps, clients in known if isinstance(steps, int) and isinstance(clients, int)]
+    shares = sorted({steps / clients for steps, clients in counts if clients})
     if not shares:
         return []
     span = f"{shares[0]:.6g}" if len(shares) == 1 else f"{shares[0]:.6g} to {shares[-1]:.6g}"

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
 TITLES = {"data": "data set and its clients", "task": "network, loss and metrics", "method": "federated method"}
+DESCRIPTION = """Run one federated experiment, or continue it. Several --config files merge, later ones win; options
+override them. --method FedAvg takes another method, --method.power 1.0 sets one of its arguments, --method.help FedMAD
+lists them."""
 BOTH = "class and its arguments, or a YAML file with both"
 
 
@@ -108,35 +111,19 @@ def build_parser() -> ArgumentParser:
     from fedrs_lightning.methods import FedAvg
     from fedrs_lightning.tasks import Task
 
-    parser = ArgumentParser(
-        prog="fedrs fit",
-        usage="fedrs fit --config FILE [--config FILE ...] [options]",
-        description=(
-            "Run one federated experiment, or continue it. Several --config files merge, later ones win; options "
-            "override them. --method FedAvg takes another method, --method.power 1.0 sets one of its arguments, "
-            "--method.help FedMAD lists them."
-        ),
-        exit_on_error=False,
-        allow_abbrev=False,
-    )
+    usage = "fedrs fit --config FILE [--config FILE ...] [options]"
+    strict: Any = {"exit_on_error": False, "allow_abbrev": False}
+    parser = ArgumentParser(prog="fedrs fit", usage=usage, description=DESCRIPTION, **strict)
     parser.add_argument("--config", action="config", help="YAML file; repeatable")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run; every random stream derives from it")
-    parser.add_argument(
-        "--resume",
-        type=Literal["auto", "never"],
-        default="auto",
-        help="auto continues an interrupted run, never refuses a run directory that exists",
-    )
+    resume = "auto continues an interrupted run, never refuses a run directory that exists"
+    parser.add_argument("--resume", type=Literal["auto", "never"], default="auto", help=resume)
     parser.add_class_arguments(FederatedDataset, "data", sub_configs=True)
     parser.add_subclass_arguments(Task, "task", required=True, help=BOTH)
     parser.add_subclass_arguments(FedAvg, "method", required=True, help=BOTH)
     parser.add_class_arguments(Schedule, "schedule", sub_configs=True)
-    parser.add_argument(
-        "--optimizer",
-        type=Callable[[Iterable[nn.Parameter]], Optimizer],
-        default=ADAM,
-        help="optimiser of local training, made anew for each client and round",
-    )
+    local = "optimiser of local training, made anew for each client and round"
+    parser.add_argument("--optimizer", type=Callable[[Iterable[nn.Parameter]], Optimizer], default=ADAM, help=local)
     parser.add_class_arguments(FabricSettings, "fabric", sub_configs=True)
     parser.add_class_arguments(RunSettings, "run", sub_configs=True)
     for name, group in (parser.groups or {}).items():

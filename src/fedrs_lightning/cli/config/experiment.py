@@ -51,10 +51,8 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         if self.keep_checkpoints < 2:
-            raise ConfigError(
-                f"run.keep_checkpoints={self.keep_checkpoints} must be at least 2, so that a damaged one has a "
-                "predecessor"
-            )
+            why = "so that a damaged one has a predecessor"
+            raise ConfigError(f"run.keep_checkpoints={self.keep_checkpoints} must be at least 2, {why}")
 
 
 @dataclass

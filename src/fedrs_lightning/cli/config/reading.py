@@ -18,6 +18,7 @@ from fedrs_lightning.cli.config.yaml_files import YamlFile, is_yaml_name, parse_
 from fedrs_lightning.errors import ConfigError
 
 SPEC = ("class_path", "init_args", "dict_kwargs")
+Parameters = Mapping[str, Parameter]
 
 
 def options(arguments: Sequence[str]) -> list[tuple[str | None, str | None]]:
@@ -159,12 +160,8 @@ class _Reading:
             raise ConfigError(f"--{name} needs a value")
         self._top(path, _Given(parse_text(text), option=option, text=text))
 
-    def complete(self) -> dict[str, Any]:
-        """All values, with the defaults of those that were not given.
-
-        Raises:
-            ConfigError: what has no default was not given.
-        """
+    def complete(self) -> Any:
+        """All values, with the defaults of those that were not given; a `ConfigError` where one has no default."""
         for name, parameter in self.schema.items():
             cls = parameter.hint.cls
             absent = parameter.required and not self.partial and name not in self.values
@@ -218,9 +215,7 @@ class _Reading:
         self._known(path, given)
         self._member(self.values, self.schema, path, given, "")
 
-    def _member(
-        self, values: dict[str, Any], known: Mapping[str, Parameter], path: list[str], given: _Given, above: str
-    ) -> None:
+    def _member(self, values: dict[str, Any], known: Parameters, path: list[str], given: _Given, above: str) -> None:
         """Set what lies at a path below a group or the arguments of a class, which has its first part."""
         name, rest = path[0].removesuffix("+"), path[1:]
         slot = _Slot(values, name, known[name].hint, f"{above}{name}")
@@ -290,9 +285,8 @@ class _Reading:
             if "dict_kwargs" in given.value:
                 self._class(slot, ["dict_kwargs"], given.below("dict_kwargs", given.value["dict_kwargs"]))
         else:
-            given.fail(
-                slot.full, f"expected the name of a class, or class_path and init_args, got {shown(given.value)}"
-            )
+            wanted = "the name of a class, or class_path and init_args"
+            given.fail(slot.full, f"expected {wanted}, got {shown(given.value)}")
 
     def _misplaced(self, slot: _Slot, key: str, given: _Given) -> NoReturn:
         path = given.value.get("class_path", (slot.held or {}).get("class_path"))
@@ -362,11 +356,10 @@ def _typed(parameter: Parameter) -> Any:
 
 def _keeps(known: Mapping[str, Parameter], name: str, value: Any) -> bool:
     """Whether an argument of the class before is one of the class that takes its place."""
-    if name not in known:
-        return False
     try:
-        return known[name].hint.cls is not None or checked(known[name].hint.type, value) is not UNKNOWN
-    except ValueError:
+        hint = known[name].hint
+        return hint.cls is not None or checked(hint.type, value) is not UNKNOWN
+    except (KeyError, ValueError):
         return False
 
 

@@ -71,7 +71,7 @@ class Parameter:
 
     @functools.cached_property
     def default(self) -> Any:
-        """Its default as plain JSON values, or `UNKNOWN`."""
+        """As plain JSON values, or `UNKNOWN`."""
         return UNKNOWN if self._value is None else _constant(self._module, self._value)
 
 
@@ -106,9 +106,7 @@ class SourceModule:
         return (self.imported[first][0] if first in self.imported else self.aliases.get(first, "")).partition(".")[0]
 
     def find(self, name: str) -> SourceClass | tuple[SourceModule, ast.expr] | str | None:
-        """What a dotted name is here: a class, a value with the module that defines it, the name of something in the
-        standard library, or unknown.
-        """
+        """What a dotted name is here: a class, a value with its module, a name of the standard library, or unknown."""
         first, _, rest = name.partition(".")
         if first in self.classes:
             return None if rest else SourceClass(self, first)
@@ -159,11 +157,7 @@ class SourceClass:
     @functools.cached_property
     def bases(self) -> list[SourceClass]:
         """Base classes whose source can be read."""
-        return self._bases(frozenset())
-
-    def _bases(self, skipped: frozenset[str]) -> list[SourceClass]:
-        names = [ast.unparse(base) for base in self.node.bases]
-        found = [self.module.find(name) for name in names if self.module.origin(name) not in skipped]
+        found = [self.module.find(ast.unparse(base)) for base in self.node.bases]
         return [base for base in found if isinstance(base, SourceClass)]
 
     def derives_from(self, base: SourceClass) -> bool:
@@ -183,11 +177,11 @@ class SourceClass:
     @functools.cached_property
     def abstract(self) -> frozenset[str]:
         """Names of the methods that a class derived from this one must define."""
-        inherited = frozenset[str]().union(*(base.abstract for base in self._bases(_LIBRARIES)))
+        bases = [base for base in self.bases if base.module.name.partition(".")[0] not in _LIBRARIES]
+        inherited = frozenset[str]().union(*(base.abstract for base in bases))
         own = {node.name: node for node in self.node.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
-        mine = {
-            name for name, node in own.items() if any("abstract" in ast.unparse(one) for one in node.decorator_list)
-        }
+        decorators = {name: " ".join(map(ast.unparse, node.decorator_list)) for name, node in own.items()}
+        mine = {name for name, text in decorators.items() if "abstract" in text}
         assigned = [node for node in self.node.body if isinstance(node, (ast.Assign, ast.AnnAssign))]
         targets = [target for node in assigned for target in getattr(node, "targets", [getattr(node, "target", node)])]
         fields = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
@@ -292,21 +286,20 @@ def _constant(module: SourceModule, node: ast.expr) -> Any:
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         sides = [_constant(module, side) for side in (node.left, node.right)]
         return UNKNOWN if UNKNOWN in sides else _ARITHMETIC[type(node.op)](*sides)
-    if isinstance(node, ast.Call):
-        name, words = ast.unparse(node.func), {word.arg: word.value for word in node.keywords}
-        if name.endswith("field") and "default" in words:
-            return _constant(module, words["default"])
-        if name.endswith("field") and isinstance(words.get("default_factory"), ast.Lambda):
-            return _constant(module, words["default_factory"].body)  # type: ignore[attr-defined]
-        if name.endswith("field") and "default_factory" in words:
-            made = ast.unparse(words["default_factory"])
-            factory = module.find(made)
-            if isinstance(factory, SourceClass):
-                return {}  # of a group: its own defaults
-            return {"list": [], "dict": {}}.get(made, UNKNOWN)
-        if name.endswith("Path") and len(node.args) == 1:
-            return _constant(module, node.args[0])
-    return UNKNOWN
+    if not isinstance(node, ast.Call):
+        return UNKNOWN
+    name, words = ast.unparse(node.func), {word.arg: word.value for word in node.keywords}
+    factory = words.get("default_factory")
+    if name.endswith("field") and "default" in words:
+        return _constant(module, words["default"])
+    if name.endswith("field") and isinstance(factory, ast.Lambda):
+        return _constant(module, factory.body)
+    if name.endswith("field") and factory is not None:
+        made = ast.unparse(factory)
+        if isinstance(module.find(made), SourceClass):
+            return {}  # of a group: its own defaults
+        return {"list": [], "dict": {}}.get(made, UNKNOWN)
+    return _constant(module, node.args[0]) if name.endswith("Path") and len(node.args) == 1 else UNKNOWN
 
 
 def _plain(value: Any) -> Any:
@@ -334,17 +327,12 @@ class LoadedClass(SourceClass):
         found = list(inspect.signature(self.cls).parameters.values())
         if any(one.kind is one.VAR_KEYWORD for one in found):
             return None
-        return {
-            one.name: Parameter(self.module, None, None if one.default is one.empty else ast.Name("unknown"))
-            for one in found
-        }
+        defaults = [None if one.default is one.empty else ast.Name("unknown") for one in found]
+        return {one.name: Parameter(self.module, None, value) for one, value in zip(found, defaults, strict=True)}
 
 
 def named(path: str) -> SourceClass | None:
-    """The class of an import path, read where its source is there, else imported; None where there is none.
-
-    A class that a package offers under a shorter path is found under that too.
-    """
+    """The class of an import path, or of a shorter one that a package offers, read or imported; None without one."""
     module, _, name = path.rpartition(".")
     source = source_of(module) if module else None
     found = source.find(name) if source is not None else None

@@ -20,15 +20,8 @@ from jsonargparse import ArgumentParser
 from fedrs_lightning.cli.config.nearest_names import nearest
 from fedrs_lightning.cli.config.yaml_files import parse_text
 
-_NAMES = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    Path: "a path",
-    type(None): "null",
-    None: "null",
-}
+_NAMES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
+_NAMES |= {type(None): "null", None: "null"}
 
 
 def checked(hint: Any, value: Any, text: str | None = None) -> Any:
@@ -89,12 +82,8 @@ def yaml_text(config: dict[str, Any]) -> str:
 
 def one_line(error: BaseException) -> str:
     """What a library raised, as one line for people."""
-    text = re.sub(
-        r"\s*(?:Subtypes: .*|Given value type: .*|Errors:|Does not validate against any of the Union subtypes)$",
-        "",
-        str(error),
-        flags=re.MULTILINE,
-    )
+    noise = "Subtypes: .*|Given value type: .*|Errors:|Does not validate against any of the Union subtypes"
+    text = re.sub(rf"\s*(?:{noise})$", "", str(error), flags=re.MULTILINE)
     text = "\n".join(line for line in text.splitlines() if "NoneType" not in line)
     return " ".join(text.replace("\n- ", "; ").split()).strip("; ") or type(error).__name__
 

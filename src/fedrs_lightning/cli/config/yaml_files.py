@@ -62,11 +62,8 @@ class YamlFile:
         finally:
             loader.dispose()
         if not isinstance(content, dict):
-            held = (
-                "is empty"
-                if content is None
-                else f"holds {'a list' if isinstance(content, list) else 'a single value'}"
-            )
+            held = "holds a list" if isinstance(content, list) else "holds a single value"
+            held = "is empty" if content is None else held
             raise ConfigError(f"{path}: {held}; write keys with values, such as `seed: 0`")
         return cls(path, content, lines)
 
@@ -99,9 +96,8 @@ def _lines(node: yaml.Node | None, above: tuple[Any, ...], path: Path, lines: di
     for key_node, value_node in node.value:
         key, line = (*above, key_node.value), key_node.start_mark.line + 1
         if key in lines:
-            raise ConfigError(
-                f"{path}:{line}: key '{key_node.value}' stands there twice, also in line {lines[key]}; remove one"
-            )
+            twice = f"key '{key_node.value}' stands there twice, also in line {lines[key]}; remove one"
+            raise ConfigError(f"{path}:{line}: {twice}")
         lines[key] = line
         _lines(value_node, key, path, lines)
 

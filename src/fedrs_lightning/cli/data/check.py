@@ -22,9 +22,8 @@ def main(argv: Sequence[str]) -> int:
     from fedrs_lightning.files import write_json
 
     parser = config_parser("fedrs data check", DESCRIPTION)
-    parser.add_argument(
-        "--deep", action="store_true", help="decode every file instead of reading headers and a few rows"
-    )
+    decode = "decode every file instead of reading headers and a few rows"
+    parser.add_argument("--deep", action="store_true", help=decode)
     parser.add_argument("--sample", type=int, metavar="N", help="look into N random files (tiles, patches) only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the reports as JSON")
     parser.add_argument("--seed", type=int, help="of --sample and of the clients (default: that of the config, or 0)")

@@ -27,19 +27,11 @@ or the import path of a class of yours. Options of the data set override a confi
 
 def config_parser(command: str, description: str) -> Parser:
     """Parser of a command that takes an archive's name or `--config FILE`, and the options of the data set."""
-    parser = Parser(
-        prog=command,
-        usage=f"{command} [ARCHIVE --root DIR ...] [--config FILE ...] [options]",
-        description=description,
-        epilog=EPILOG.format(archives=", ".join(short_names(_archive()))),
-    )
-    parser.add_argument(
-        "--config",
-        action="append",
-        type=Path,
-        metavar="FILE",
-        help="experiment file, or data file (configs/data/*.yaml); repeatable",
-    )
+    usage = f"{command} [ARCHIVE --root DIR ...] [--config FILE ...] [options]"
+    epilog = EPILOG.format(archives=", ".join(short_names(_archive())))
+    parser = Parser(prog=command, usage=usage, description=description, epilog=epilog)
+    files = "experiment file, or data file (configs/data/*.yaml); repeatable"
+    parser.add_argument("--config", action="append", type=Path, metavar="FILE", help=files)
     return parser
 
 
@@ -121,10 +113,8 @@ def dataset_of(
         ConfigError: one line with file and line or option, the key, what is wrong, and the nearest valid name.
     """
     if not configs and not overrides:
-        raise ConfigError(
-            "name an archive and its --root, or a --config: an experiment file or a data file, such as "
-            "configs/data/eurosat.yaml"
-        )
+        files = "an experiment file or a data file, such as configs/data/eurosat.yaml"
+        raise ConfigError(f"name an archive and its --root, or a --config: {files}")
     arguments: list[str] = []
     for path in configs or ():
         keys = YamlFile.read(path, "--config").content.keys()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedrs_lightning.cli.options import writing
+from fedrs_lightning.cli.options import above, writing
 
 if TYPE_CHECKING:
     from fedrs_lightning.data import FederatedDataset, Federation
@@ -22,25 +22,14 @@ def main(argv: Sequence[str]) -> int:
     from fedrs_lightning.cli.data.config import config_parser, dataset_of, parsed
 
     parser = config_parser("fedrs data inspect", DESCRIPTION)
-    parser.add_argument(
-        "--seed",
-        type=int,
-        metavar="N",
-        help="of the federation and of the random parts (default: that of the config, or 0)",
-    )
+    whose = "of the federation and of the random parts (default: that of the config, or 0)"
+    parser.add_argument("--seed", type=int, metavar="N", help=whose)
     parser.add_argument("--out", type=Path, metavar="DIR", help="also draw pictures into this folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
-    parser.add_argument(
-        "--sample",
-        type=_sample,
-        default=256,
-        metavar="N",
-        help="extremes, percentiles and histograms are of N random samples of each client and split (default 256), or "
-        "of all",
-    )
-    parser.add_argument(
-        "--examples", type=_positive, default=6, metavar="N", help="samples on each client's contact sheet (default 6)"
-    )
+    some = "extremes and histograms are of N random samples of each client and split (default 256), or of all"
+    parser.add_argument("--sample", type=_sample, default=256, metavar="N", help=some)
+    sheet = "samples on each client's contact sheet (default 6)"
+    parser.add_argument("--examples", type=above(1), default=6, metavar="N", help=sheet)
     options, overrides = parsed(parser, argv)
     dataset, seed = dataset_of(options.config, overrides, options.seed)
     return _inspect(dataset, seed, options)
@@ -88,11 +77,8 @@ def _draw(found: Inspection, dataset: FederatedDataset, federation: Federation, 
     sizes = np.array([client["train"]["num_samples"] for client in facts["clients"]])
     whole = sizes if facts["kind"] == "multi-label" else counts.sum(axis=1)
     title = f"{facts['dataset']}{synthetic}: training {facts['counted']} by client and class"
-    drawn = [
-        plot_class_heat_map(
-            counts / np.maximum(whole, 1)[:, None], counts, names, classes, folder / "classes.png", title
-        )
-    ]
+    shares = counts / np.maximum(whole, 1)[:, None]
+    drawn = [plot_class_heat_map(shares, counts, names, classes, folder / "classes.png", title)]
     histograms: dict[str, list[np.ndarray | None]] = {}
     widths: dict[str, int] = {}
     for place, client in enumerate(facts["clients"]):
@@ -109,9 +95,8 @@ def _draw(found: Inspection, dataset: FederatedDataset, federation: Federation, 
         if not len(shown):
             continue
         samples = examples_of(federation, shown, client, dataset)
-        texts = [
-            _text(federation.sample_ids[index], samples.label, place, classes) for place, index in enumerate(shown)
-        ]
+        ids = [federation.sample_ids[index] for index in shown]
+        texts = [_text(name, samples.label, place, classes) for place, name in enumerate(ids)]
         slug = re.sub(r"[^A-Za-z0-9.-]+", "-", client.name).strip("-.") or "client"
         whose = name if name.startswith("client") else f"client {name}"
         title = f"{facts['dataset']}{synthetic}, {whose}: {len(shown)} of {len(client.train)} training samples"
@@ -133,10 +118,4 @@ def _text(sample_id: str, label: Any, place: int, classes: Sequence[str]) -> str
 
 
 def _sample(text: str) -> int | None:
-    return None if text == "all" else _positive(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
-    return int(text)
+    return None if text == "all" else int(above(1)(text))

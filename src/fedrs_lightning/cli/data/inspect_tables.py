@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -20,9 +20,8 @@ def show(facts: dict[str, Any]) -> None:
     console = Console()
     clients = facts["clients"]
     synthetic = " (synthetic data)" if facts["synthetic"] else ""
-    console.print(
-        f"{facts['dataset']}{synthetic}: {len(clients)} clients, {facts['kind']}", highlight=False, markup=False
-    )
+    title = f"{facts['dataset']}{synthetic}: {len(clients)} clients, {facts['kind']}"
+    console.print(title, highlight=False, markup=False)
     _samples(console, facts)
     _classes(console, facts)
     if facts["kind"] == "multi-label":
@@ -31,31 +30,26 @@ def show(facts: dict[str, Any]) -> None:
         _days(console, facts)
     _bands(console, facts)
     if len(clients) > WIDE:
-        some = f"tables show {min(CLIENTS, len(clients))} of {len(clients)} clients in rows and {WIDE} in columns; --json FILE has all"
-        console.print(f"\n{some}", highlight=False, markup=False)
+        some = f"tables show {min(CLIENTS, len(clients))} of {len(clients)} clients in rows and {WIDE} in columns"
+        console.print(f"\n{some}; --json FILE has all", highlight=False, markup=False)
 
 
 def _samples(console: Console, facts: dict[str, Any]) -> None:
     own = any("test" in client for client in facts["clients"])
     ratio = facts["largest_to_smallest"]
-    weights = (
-        "some clients have none to train on" if ratio is None else f"weights largest : smallest = {short_number(ratio)}"
-    )
-    table = _table(console, f"samples; {weights}", "client")
-    for title in ("train", "own test", "weight") if own else ("train", "weight"):
-        table.add_column(title, justify="right")
-    table.add_column("lacks in training")
+    weights = "some clients have none to train on"
+    if ratio is not None:
+        weights = f"weights largest : smallest = {short_number(ratio)}"
+    numbers = ("train", "own test", "weight") if own else ("train", "weight")
+    table = _table(console, f"samples; {weights}", "client", *numbers, text="lacks in training")
     for client in facts["clients"][:CLIENTS]:
         row = [_client(client), str(client["train"]["num_samples"])]
         row += [str(client["test"]["num_samples"]) if "test" in client else "none"] if own else []
         lacking = client["classes_lacking"]
         known = len(facts["class_names"]) - len(lacking)
         brief = [short_name(name, 18) for name in lacking]
-        row += [
-            f"{100 * client['weight']:.1f}%",
-            ", ".join(brief) if len(brief) <= 3 else f"{len(brief)} classes (has {known})",
-        ]
-        table.add_row(*row)
+        listed = ", ".join(brief) if len(brief) <= 3 else f"{len(brief)} classes (has {known})"
+        table.add_row(*row, f"{100 * client['weight']:.1f}%", listed)
     table.add_section()
     table.add_row("all", str(facts["train"]["num_samples"]))
     for name, title in (("test", "common test set"), ("validation", "validation")):
@@ -68,28 +62,22 @@ def _classes(console: Console, facts: dict[str, Any]) -> None:
     """Classes by split: training data of each client, then the test and validation data of all."""
     columns = [(str(client["id"]), client["train"]["class_counts"]) for client in facts["clients"][:WIDE]]
     common = [("all", facts["train"]["class_counts"])]
-    common += [
-        (title, facts[name]["class_counts"])
-        for name, title in (("test", "test"), ("validation", "val"))
-        if facts[name]["num_samples"]
-    ]
+    for name, title in (("test", "test"), ("validation", "val")):
+        common += [(title, facts[name]["class_counts"])] if facts[name]["num_samples"] else []
     classes = list(enumerate(facts["class_names"]))
     having = "that have each class" if facts["kind"] == "multi-label" else "of each class"
     title = f"training {facts['counted']} {having}, by client (columns: client ids)"
-    _wide(console, title, "class", classes, [*columns, *common], lambda counts, number: counts[number])
-    own = [
-        (str(client["id"]), client["test"]["class_counts"]) for client in facts["clients"][:WIDE] if "test" in client
-    ]
+    _wide(console, title, "class", classes, [*columns, *common])
+    tested = [client for client in facts["clients"][:WIDE] if "test" in client]
+    own = [(str(client["id"]), client["test"]["class_counts"]) for client in tested]
     if own:
         title = f"{facts['counted']} {having} in the own test sets"
-        _wide(console, title, "class", classes, own, lambda counts, number: counts[number])
+        _wide(console, title, "class", classes, own)
 
 
 def _label_sets(console: Console, facts: dict[str, Any]) -> None:
-    table = _table(console, "label sets: combinations of classes that samples have", "client")
-    table.add_column("split")
-    table.add_column("sets", justify="right")
-    table.add_column("most frequent (samples)")
+    title = "label sets: combinations of classes that samples have"
+    table = _table(console, title, "client", "split", "sets", text="most frequent (samples)")
     for owner, name, split in _splits(facts):
         found = split["label_sets"]
         if not found["most_frequent"]:
@@ -101,10 +89,7 @@ def _label_sets(console: Console, facts: dict[str, Any]) -> None:
 
 
 def _days(console: Console, facts: dict[str, Any]) -> None:
-    table = _table(console, "days of acquisition", "client")
-    table.add_column("split")
-    table.add_column("days", justify="right")
-    table.add_column("samples of each day")
+    table = _table(console, "days of acquisition", "client", "split", "days", text="samples of each day")
     for owner, name, split in _splits(facts):
         days = split.get("days", {})
         if days:
@@ -118,9 +103,8 @@ def _bands(console: Console, facts: dict[str, Any]) -> None:
     pooled = facts["train"]["bands"]
     part = f"min to max of {facts['pixels_of']}"
     if pooled:
-        table = _table(console, f"stored values of each band in all training samples; {part}", "band")
-        for title in ("mean", "deviation", "min", "1 %", "50 %", "99 %", "max"):
-            table.add_column(title, justify="right")
+        titles = ("mean", "deviation", "min", "1 %", "50 %", "99 %", "max")
+        table = _table(console, f"stored values of each band in all training samples; {part}", "band", *titles)
         for band in pooled:
             values = [band[name] for name in ("mean", "deviation", "min", "p1", "p50", "p99", "max")]
             table.add_row(short_name(band["band"], NAME), *map(short_number, values))
@@ -132,23 +116,18 @@ def _bands(console: Console, facts: dict[str, Any]) -> None:
         for title, key in (("mean", "mean"), ("deviation", "deviation"), ("median", "p50")):
             columns = [(str(client["id"]), [band[key] for band in client["train"]["bands"]]) for client in members]
             text = f"{title} of each band by client (training samples)"
-            _wide(console, text, "band", list(enumerate(names)), columns, lambda values, number: values[number])
+            _wide(console, text, "band", list(enumerate(names)), columns)
 
 
 def _wide(
-    console: Console,
-    title: str,
-    head: str,
-    rows: Sequence[tuple[int, str]],
-    columns: Sequence[tuple[str, Any]],
-    value: Callable[[Any, int], float],
+    console: Console, title: str, head: str, rows: Sequence[tuple[int, str]], columns: Sequence[tuple[str, Any]]
 ) -> None:
     """A table with one column a client, continued below where the terminal is too narrow."""
     first = max([len(head), *(min(len(name), NAME) for _, name in rows)])
-    cells = [
-        (name, [short_number(value(content, number)) if value(content, number) else "-" for number, _ in rows])
-        for name, content in columns
-    ]
+    cells = []
+    for name, content in columns:
+        numbers = [content[number] for number, _ in rows]
+        cells.append((name, [short_number(one) if one else "-" for one in numbers]))
     start = 0
     while start < len(cells):
         used, stop = first + 4, start
@@ -157,9 +136,8 @@ def _wide(
             if used > console.width and stop > start:
                 break
             stop += 1
-        table = _table(console, title if not start else f"{title}, continued", head)
-        for name, _ in cells[start:stop]:
-            table.add_column(name, justify="right", no_wrap=True)
+        names = [name for name, _ in cells[start:stop]]
+        table = _table(console, title if not start else f"{title}, continued", head, *names)
         for place, (_, name) in enumerate(rows):
             table.add_row(short_name(name, NAME), *(content[place] for _, content in cells[start:stop]))
         console.print(table)
@@ -183,8 +161,13 @@ def named(client: dict[str, Any]) -> str:
     return client["name"] if client["name"] == f"client {client['id']}" else f"{client['id']} {client['name']}"
 
 
-def _table(console: Console, title: str, first: str) -> Table:
+def _table(console: Console, title: str, first: str, *numbers: str, text: str = "") -> Table:
+    """A table of one column of names, some of numbers, and one of text where it has a title."""
     console.print(f"\n{title}", highlight=False, markup=False, style="bold")
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     table.add_column(first, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="left" if name == "split" else "right", no_wrap=True)
+    if text:
+        table.add_column(text)
     return table

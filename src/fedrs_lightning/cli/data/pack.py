@@ -20,12 +20,10 @@ def main(argv: Sequence[str]) -> int:
     from fedrs_lightning.cli.data.config import config_parser, dataset_of, parsed
 
     parser = config_parser("fedrs data pack", DESCRIPTION)
-    parser.add_argument(
-        "--jobs", type=above(1), metavar="N", help="threads (default: one a core, at most 16; four for large tiles)"
-    )
-    parser.add_argument(
-        "--verify", action="store_true", help="compare packs that are there with their hashes; make nothing"
-    )
+    threads = "threads (default: one a core, at most 16; four for large tiles)"
+    parser.add_argument("--jobs", type=above(1), metavar="N", help=threads)
+    compare = "compare packs that are there with their hashes; make nothing"
+    parser.add_argument("--verify", action="store_true", help=compare)
     options, overrides = parsed(parser, argv)
     dataset, _ = dataset_of(options.config, overrides)
 
@@ -53,9 +51,8 @@ def _packed(pack: Pack) -> str:
     if not pack.made:
         return f"there already: {_described(pack)}"
     part = f"{pack.made:,} of them now, " if pack.made < pack.samples else ""
-    return (
-        f"packed: {_described(pack)}, {part}in {pack.seconds:.1f} s: {rate(pack.made / max(pack.seconds, 1e-9), each)}"
-    )
+    speed = rate(pack.made / max(pack.seconds, 1e-9), each)
+    return f"packed: {_described(pack)}, {part}in {pack.seconds:.1f} s: {speed}"
 
 
 def _checked(pack: Pack) -> str:

@@ -25,52 +25,32 @@ def main(argv: Sequence[str]) -> int:
     from fedrs_lightning.synth.eurosat.sample import LAYOUTS, SIZES
     from fedrs_lightning.synth.sample import write_sample
 
-    faults: dict[str, Collection[str]] = {
-        "eurosat": eurosat_defects.DEFECTS,
-        **aerial_defects.DEFECTS,
-        "bigearthnet": bigearthnet_defects.DEFECTS,
-    }
+    faults: dict[str, Collection[str]] = {"eurosat": eurosat_defects.DEFECTS, **aerial_defects.DEFECTS}
+    faults["bigearthnet"] = bigearthnet_defects.DEFECTS
     layouts = {"eurosat": tuple(LAYOUTS), **AERIAL_LAYOUTS}
     parser = Parser(prog="fedrs data synth", description="Write a synthetic sample in the official layout.")
     parser.add_argument("dataset", type=one_of(DATASETS), help=", ".join(DATASETS))
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of all draws (default 0); the samples of one federation share it"
-    )
-    parser.add_argument(
-        "--size", type=one_of(SIZES), default="tiny", help="tiny (default), small or medium: number of tiles or patches"
-    )
-    parser.add_argument(
-        "--spectral-shift", type=float, default=0.0, metavar="S", help="difference of spectra between domains, 0 to 1"
-    )
-    parser.add_argument(
-        "--spatial-shift",
-        type=float,
-        metavar="T",
-        help="difference of layout between domains, 0 to 1 (default 0; loveda 0.5, so that Urban and Rural differ)",
-    )
-    parser.add_argument(
-        "--domains",
-        type=int,
-        default=1,
-        metavar="N",
-        help="number of domains (default 1): eurosat deals its tiles among them and attributes.csv names each tile's; "
-        "the others get one whole sample DIR/domain<d> each, and bigearthnet's domains are its countries",
-    )
+    draws, size = "of all draws (default 0); the samples of one federation share it", "number of tiles or patches"
+    parser.add_argument("--seed", type=int, default=0, help=draws)
+    sizes = f"tiny (default), small or medium: {size}"
+    parser.add_argument("--size", type=one_of(SIZES), default="tiny", help=sizes)
+    spectra = "difference of spectra between domains, 0 to 1"
+    parser.add_argument("--spectral-shift", type=float, default=0.0, metavar="S", help=spectra)
+    layout = "difference of layout between domains, 0 to 1 (default 0; loveda 0.5, so that Urban and Rural differ)"
+    parser.add_argument("--spatial-shift", type=float, metavar="T", help=layout)
+    tiles = "eurosat deals its tiles among them and attributes.csv names each tile's"
+    others = "the others get one whole sample DIR/domain<d> each, and bigearthnet's domains are its countries"
+    several = f"number of domains (default 1): {tiles}; {others}"
+    parser.add_argument("--domains", type=int, default=1, metavar="N", help=several)
     aerials = parser.add_argument_group("potsdam, vaihingen and loveda only")
-    aerials.add_argument(
-        "--domain", type=int, metavar="D", help="write the sample of this domain, from 0, straight into DIR"
-    )
-    aerials.add_argument(
-        "--class-spectral",
-        action="store_true",
-        default=None,
-        help="let S move vegetation more than the ground, and roofs and cars less",
-    )
+    alone = "write the sample of this domain, from 0, straight into DIR"
+    aerials.add_argument("--domain", type=int, metavar="D", help=alone)
+    classes = "let S move vegetation more than the ground, and roofs and cars less"
+    aerials.add_argument("--class-spectral", action="store_true", default=None, help=classes)
     aerials.add_argument("--side", type=int, metavar="PIXELS", help="of a tile, 64 to 4096")
-    aerials.add_argument(
-        "--gsd-factor", type=float, metavar="F", help="pixels F times larger on the ground (default 1)"
-    )
+    larger = "pixels F times larger on the ground (default 1)"
+    aerials.add_argument("--gsd-factor", type=float, metavar="F", help=larger)
     listed = "; ".join(f"{name}: {', '.join(names)}" for name, names in layouts.items())
     parser.add_argument("--layout", metavar="NAME", help=f"{listed} (default: the first)")
     listed = "; ".join(f"{name}: {', '.join(names)}" for name, names in faults.items())

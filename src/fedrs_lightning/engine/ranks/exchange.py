@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +89,11 @@ class UploadBuffers:
 class _Header:
     """What rank 0 needs to know of an upload before its bytes."""
 
-    client_id: int
+    upload: Upload  # without its state
     rank: int
     layout: list[Entry]
     size: int
     content: int
-    num_steps: int
-    log: dict[str, float]
-    parameters: tuple[str, ...]
     keeps_memory: bool
 
 
@@ -127,18 +124,9 @@ class Exchange:
 
     def __init__(self, fabric: L.Fabric, buffers: UploadBuffers) -> None:
         self.fabric, self.buffers = fabric, buffers
+        self.rank, self.world_size = fabric.global_rank, fabric.world_size
         self._turn = 0
         self._flat = [torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)]
-
-    @property
-    def rank(self) -> int:
-        """This process among all."""
-        return self.fabric.global_rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes."""
-        return self.fabric.world_size
 
     def barrier(self) -> None:
         """Wait for all ranks.
@@ -159,22 +147,23 @@ class Exchange:
             dist.all_gather_object(values, value)
         return values
 
-    def agree(self, error: FedrsError | None) -> None:
-        """Raise on all ranks when any rank failed, so that none waits for ever.
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Around what a rank does alone: when it fails on one rank, all raise, so that none waits for ever.
 
         Raises:
             FedrsError: the failure of the lowest rank, of the same kind and text everywhere.
         """
-        found = [
-            failure
-            for failure in self.collect(None if error is None else (type(error).__name__, str(error)))
-            if failure
-        ]
-        if error is not None and self.world_size == 1:
-            raise error
-        if found:
-            kinds = {kind.__name__: kind for kind in FedrsError.__subclasses__()}
-            raise kinds.get(found[0][0], TrainingError)(found[0][1])
+        failure: FedrsError | None = None
+        try:
+            yield
+        except FedrsError as error:
+            failure = error
+        if failure is not None and self.world_size == 1:
+            raise failure
+        known = self.collect(None if failure is None else (type(failure).__name__, str(failure)))
+        for name, text in filter(None, known):
+            raise {kind.__name__: kind for kind in FedrsError.__subclasses__()}.get(name, TrainingError)(text)
 
     def gather(self, mine: dict[int, Upload], order: Sequence[Client], keeps_memory: set[int]) -> Gathered:
         """Bring every upload of the cohort to rank 0.
@@ -185,16 +174,16 @@ class Exchange:
             keeps_memory: which of this rank's clients wrote a memory version.
         """
         headers = [_header(upload, self.rank, upload.client.id in keeps_memory) for upload in mine.values()]
-        known = {header.client_id: header for part in self.collect(headers) for header in part}
+        known = {header.upload.client.id: header for part in self.collect(headers) for header in part}
         gathered = Gathered()
         for client in order:
             header = known[client.id]
             gathered.bytes_up += header.content
-            gathered.num_steps += header.num_steps
+            gathered.num_steps += header.upload.num_steps
             if header.keeps_memory:
                 gathered.keeps_memory.append(client.id)
             if self.rank == 0:
-                upload = mine[client.id] if header.rank == 0 else self._receive(client, header)
+                upload = mine[client.id] if header.rank == 0 else self._receive(header)
                 gathered.uploads.append(upload)
             elif header.rank == self.rank:
                 self._send(mine[client.id], header.size)
@@ -223,30 +212,21 @@ class Exchange:
             with contact():
                 dist.send(upload.state.bytes_into(self.buffers.scratch(size)), dst=0)
 
-    def _receive(self, client: Client, header: _Header) -> Upload:
+    def _receive(self, header: _Header) -> Upload:
         stays = self.buffers.fits(header.size)
         data = self.buffers.memory(header.size) if stays else self.buffers.scratch(header.size)
         if header.size:
             with contact():
                 dist.recv(data, src=header.rank)
         packed = PackedState(header.layout, data)
-        state = packed if stays else self.buffers.spool(packed, f"received-{client.id}")
-        return Upload(client, state, header.num_steps, header.log, header.parameters)
+        state = packed if stays else self.buffers.spool(packed, f"received-{header.upload.client.id}")
+        return replace(header.upload, state=state)
 
 
 def _header(upload: Upload, rank: int, keeps_memory: bool) -> _Header:
-    assert isinstance(upload.state, PackedState)
-    return _Header(
-        upload.client.id,
-        rank,
-        upload.state.layout,
-        upload.state.size,
-        nbytes(upload.state),
-        upload.num_steps,
-        upload.log,
-        upload.parameters,
-        keeps_memory,
-    )
+    state = upload.state
+    assert isinstance(state, PackedState)
+    return _Header(replace(upload, state={}), rank, state.layout, state.size, nbytes(state), keeps_memory)
 
 
 @contextlib.contextmanager
@@ -259,10 +239,7 @@ def contact() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # "[gloo/transport/tcp/pair.cc:545] Read error [::1]:46221: Connection reset by peer. This is typically caused
-        # by ..."
+        # "[gloo/transport/tcp/pair.cc:545] Read error [::1]:46221: Connection reset by peer. This is typically ..."
         reason = str(error).splitlines()[0].rpartition("] ")[2].partition(". This is")[0]
-        raise LostContact(
-            f"lost contact with another rank ({reason}), which says itself why; finished rounds are on disk, the same "
-            "command continues"
-        ) from None
+        problem = f"lost contact with another rank ({reason}), which says itself why"
+        raise LostContact(f"{problem}; finished rounds are on disk, the same command continues") from None

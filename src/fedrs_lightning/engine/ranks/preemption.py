@@ -52,8 +52,6 @@ def requeue() -> str | None:
     name = f"{array}_{task}" if array and task else job
     answer = subprocess.run(["scontrol", "requeue", name], capture_output=True, text=True, check=False)
     if answer.returncode:
-        raise RunError(
-            f"scontrol requeue {name} failed: {answer.stderr.strip()}; the round is saved, submit the job again to "
-            "continue"
-        )
+        problem = f"scontrol requeue {name} failed: {answer.stderr.strip()}"
+        raise RunError(f"{problem}; the round is saved, submit the job again to continue")
     return name

@@ -21,6 +21,7 @@ from torch import nn
 from fedrs_lightning.engine.ranks.watch import RANK_ZERO, RankWatch, naming_the_dead_rank
 from fedrs_lightning.engine.settings import FabricSettings, count_from_environment
 
+PATIENCE = timedelta(hours=6)  # of a collective: a rank with short clients waits for one with long ones
 StartMethod = Literal["popen", "fork", "spawn", "forkserver"]
 
 
@@ -46,36 +47,22 @@ def build_fabric(
         # Fresh memory would otherwise be filled with NaN on every allocation: costly, and nothing here reads it.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.backends.cudnn.benchmark = False
-    nodes = (
-        (count_from_environment("GROUP_WORLD_SIZE", "SLURM_NNODES") or 1)
-        if settings.num_nodes == "auto"
-        else settings.num_nodes
-    )
+    started = count_from_environment("GROUP_WORLD_SIZE", "SLURM_NNODES") or 1
+    nodes = started if settings.num_nodes == "auto" else settings.num_nodes
     strategy: Strategy | str = "auto" if devices * nodes == 1 else ClientParallelStrategy(start_method=start_method)
-    return L.Fabric(
-        accelerator=accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        precision=settings.precision,
-        strategy=strategy,
-        callbacks=list(callbacks),
-        loggers=list(loggers),
-    )
+    machine: Any = {"accelerator": accelerator, "devices": devices, "num_nodes": nodes, "strategy": strategy}
+    return L.Fabric(**machine, precision=settings.precision, callbacks=list(callbacks), loggers=list(loggers))
 
 
 class ClientParallelStrategy(DDPStrategy):
-    """DDP's launcher and process group without gradient synchronisation, so that ranks may take unequal numbers of
-    steps.
+    """DDP's launcher and process group without gradient synchronisation: ranks may take unequal numbers of steps.
 
     Args:
-        timeout: how long a collective waits; a rank with short clients waits for one with long ones.
         start_method: `popen` runs the command again for each further rank; `fork` suits tests.
     """
 
-    def __init__(
-        self, timeout: timedelta = timedelta(hours=6), start_method: StartMethod = "popen", **kwargs: Any
-    ) -> None:
-        super().__init__(process_group_backend="gloo", timeout=timeout, start_method=start_method, **kwargs)
+    def __init__(self, start_method: StartMethod = "popen", **kwargs: Any) -> None:
+        super().__init__(process_group_backend="gloo", timeout=PATIENCE, start_method=start_method, **kwargs)
 
     def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]
         """Leave the module as it is."""
