@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedrs_lightning.data.check.report import Item, Report, Seen, drawn, look_into, seen_pixels, synthetic_marker
+from fedrs_lightning.data.check.report import Item, Report, Seen, drawn, look_into, seen_pixels
 from fedrs_lightning.errors import DataError
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def check_images(
     report = Report.of(archive, deep, unit)
     with report.refusals():
         listing = archive.listing()
-        report.folder = str(listing.folder)
-        report.note_synthetic(synthetic_marker(listing.folder))
+        report.found(listing.folder)
         report.add("error", *_contradictions(archive, listing))
         if not report.failed:
             report.count(archive.class_names, listing.labels, listing.splits, listing.clients, listing.client_order)
@@ -131,9 +130,8 @@ def check_tiles(archive: TileArchive, deep: bool = False, sample: int | None = N
     report = Report.of(archive, deep, "pixels")
     with report.refusals():
         listing = archive.listing()
-        report.folder = str(listing.folder)
+        report.found(listing.folder)
         report.files = {"train": {"tiles": len(listing.train)}, "test": {"tiles": len(listing.test)}}
-        report.note_synthetic(synthetic_marker(listing.folder))
         parts = {"train": listing.train, "test": listing.test}
         items = [Item(tile, str(tile.files[0]), part) for part, tiles in parts.items() for tile in tiles]
         trained = {(tile.files, tile.id) for tile in listing.train}

@@ -129,8 +129,9 @@ class Report:
             if Finding("error", str(error)) not in self.findings:
                 self.add("error", str(error))
 
-    def note_synthetic(self, marker: Path | None) -> None:
-        """Record that the data are synthetic, where the marker file is there."""
+    def found(self, folder: Path, levels: int = 3) -> None:
+        """Record where the data are, and whether a marker there or up to `levels` above says they are synthetic."""
+        self.folder, marker = str(folder), synthetic_marker(folder, levels)
         if marker is not None:
             self.synthetic = True
             generator = read_json(marker).get("generator", "an unknown generator")
@@ -148,14 +149,9 @@ class Report:
         owners: np.ndarray | None = None,
         order: Sequence[str] | None = None,
     ) -> None:
-        """Count samples by class, and by published owner and split where there are such.
+        """Count samples by class, and by published owner and split where there are such; None sorts the owners.
 
-        Args:
-            class_names: of the classes.
-            labels: int [N], or multi-hot [N, C].
-            splits: str [N].
-            owners: str [N].
-            order: of the owners; None sorts them.
+        Labels are int [N], or multi-hot [N, C]; splits and owners str [N].
         """
         self.total = len(labels)
         self.counts = dict(zip(class_names, class_counts(labels, len(class_names)), strict=True))
