@@ -71,7 +71,7 @@ def look_at_images(report: Report, archive: ImageArchive, listing: ImageListing,
             said = ", ".join(f"{dtype} {list(shape)}" for shape, dtype in found.values())
             others = ", ".join(f"{dtype} {list(shape)}" for shape, dtype in wanted.values())
             raise DataError(f"{_where(listing, number)}: is {said}, but the first sample is {others}; make them equal")
-        return seen_pixels(arrays.values())
+        return seen_pixels(arrays.values(), archive.is_plain)
 
     def header(number: int) -> Seen:
         path = listing.paths[number]

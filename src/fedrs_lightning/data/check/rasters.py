@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from fedrs_lightning.data.check.report import Finding, Severity
 from fedrs_lightning.data.rasters.class_tables import MOST_UNKNOWN, TOLERANCE, ClassTable, Palette, Values
-from fedrs_lightning.data.rasters.faults import image_fault, label_fault, surplus
+from fedrs_lightning.data.rasters.faults import has_end_mark, image_fault, label_fault, missing_bytes, surplus
 from fedrs_lightning.data.rasters.rows import GEOTIFF, Rows, open_rows
 from fedrs_lightning.errors import DataError
 
@@ -21,7 +20,6 @@ STRIP = 64  # rows from the middle of a GeoTIFF that are looked at without --dee
 _BLOCK = 512  # rows decoded at a time with --deep
 _FEW_COLOURS = 10  # a label has at most about this many
 _HEAD = 64 * 1024  # bytes of a PNG that make its content without --deep
-_OFFSETS, _COUNTS = (273, 324), (279, 325)  # TIFF tags of strips and tiles
 
 
 @dataclass
@@ -160,29 +158,8 @@ def _blocks(facts: RasterFacts, raster: Rows, deep: bool) -> Iterator[np.ndarray
             raise DataError(f"{facts.path}: is truncated ({missing} bytes are missing); replace it from the archive")
         start = max(0, raster.height // 2 - STRIP // 2)
         yield raster.rows(start, min(start + STRIP, raster.height))
-    elif not _png_is_whole(facts.path):
+    elif facts.path.suffix.lower() == ".png" and not has_end_mark(facts.path, b"IEND"):
         raise DataError(f"{facts.path}: is truncated (no end mark); replace it from the archive")
-
-
-def missing_bytes(path: Path) -> int:
-    """How much shorter a TIFF is than its directory says."""
-    try:
-        with Image.open(path) as image:
-            tags = image.tag_v2  # type: ignore[attr-defined]
-            offsets = next((tags[tag] for tag in _OFFSETS if tag in tags), ())
-            counts = next((tags[tag] for tag in _COUNTS if tag in tags), ())
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return 0  # a form that this library does not know; reading the rows decides
-    ends = [int(offset) + int(count) for offset, count in zip(offsets, counts, strict=False)]
-    return max(0, max(ends, default=0) - path.stat().st_size)
-
-
-def _png_is_whole(path: Path) -> bool:
-    if path.suffix.lower() != ".png":
-        return True
-    with path.open("rb") as handle:
-        handle.seek(max(0, path.stat().st_size - 64))
-        return b"IEND" in handle.read()
 
 
 def _codes(pixels: np.ndarray) -> np.ndarray:

@@ -279,20 +279,10 @@ def _alike(pairs: Iterable[tuple[Item, Seen]]) -> list[list[tuple[Item, Seen]]]:
     return [same for same in groups.values() if len(same) > 1]
 
 
-def seen_pixels(arrays: Iterable[np.ndarray], plain: Callable[[np.ndarray], bool] | None = None) -> Seen:
-    """Content of decoded arrays.
-
-    Args:
-        arrays: [C, H, W] each.
-        plain: whether an array shows nothing; None where each of its bands has one value everywhere.
-    """
+def seen_pixels(arrays: Iterable[np.ndarray], plain: Callable[[np.ndarray], bool]) -> Seen:
+    """Content of decoded arrays [C, H, W]; `plain` says whether one shows nothing."""
     digest, all_plain = hashlib.sha256(), True
     for array in arrays:
         digest.update(f"{array.shape}{array.dtype}".encode() + array.tobytes())
-        all_plain = all_plain and (spans(array, 0) if plain is None else plain(array))
+        all_plain = all_plain and plain(array)
     return Seen((), digest.hexdigest(), all_plain)
-
-
-def spans(array: np.ndarray, limit: int) -> bool:
-    """Whether no band's values lie further apart than `limit`."""
-    return all(int(np.ptp(band)) <= limit for band in array)

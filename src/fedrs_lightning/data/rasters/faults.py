@@ -5,10 +5,13 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+from PIL import Image
+
 from fedrs_lightning.data.rasters.class_tables import ClassTable, Palette, Values
 from fedrs_lightning.data.rasters.rows import Rows
 from fedrs_lightning.errors import DataError
 
+_OFFSETS, _COUNTS = (273, 324), (279, 325)  # TIFF tags of strips and tiles
 _warned: list[str] = []
 
 
@@ -62,6 +65,26 @@ def check_sizes(image_path: Path, image: Rows, label_path: Path, label: Rows) ->
         sizes = [f"{raster.height} x {raster.width}" for raster in (label, image)]
         remedy = "replace both from the archive"
         raise DataError(f"{label_path}: is {sizes[0]}, but its image {image_path.name} is {sizes[1]}; {remedy}")
+
+
+def missing_bytes(path: Path) -> int:
+    """How much shorter a TIFF is than its directory says."""
+    try:
+        with Image.open(path) as image:
+            tags = image.tag_v2  # type: ignore[attr-defined]
+            offsets = next((tags[tag] for tag in _OFFSETS if tag in tags), ())
+            counts = next((tags[tag] for tag in _COUNTS if tag in tags), ())
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return 0  # a form that this library does not know; reading the rows decides
+    ends = [int(offset) + int(count) for offset, count in zip(offsets, counts, strict=False)]
+    return max(0, max(ends, default=0) - path.stat().st_size)
+
+
+def has_end_mark(path: Path, mark: bytes) -> bool:
+    """Whether a picture's last bytes hold the mark that ends one."""
+    with path.open("rb") as handle:
+        handle.seek(max(0, path.stat().st_size - 64))
+        return mark in handle.read()
 
 
 def _bands(raster: Rows) -> str:
