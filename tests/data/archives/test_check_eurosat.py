@@ -125,7 +125,9 @@ def test_geotiffs(tmp_path):
         ]
         assert len(messages) == 2
         assert re.search(r"Highway_2\.tif: has 13 bands of uint16, 48 x 48 pixels", messages[0])
-        assert re.search(r"PermanentCrop_2\.tif: (cannot be read|cannot be decoded at row \d+ .* it is truncated)", messages[1])
+        assert re.search(
+            r"PermanentCrop_2\.tif: (cannot be read|cannot be decoded at row \d+ .* it is truncated)", messages[1]
+        )
     with pytest.raises(DataError, match=r"Highway_2\.tif"):
         FederatedDataset(EuroSAT(str(tmp_path / "ms"), bands="all"), IID(2)).prepare()
 

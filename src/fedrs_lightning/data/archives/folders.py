@@ -54,7 +54,7 @@ def subfolders(folder: Path) -> list[Path]:
 def walk(folder: Path, depth: int) -> Iterator[Path]:
     """Files of a folder and of its subfolders down to `depth` levels, each folder in sorted order."""
     found = entries(folder)
-    yield from (path for path in found if path.is_file())
+    yield from (path for path in found if not path.is_dir())
     for path in found if depth > 0 else ():
         if path.is_dir():
             yield from walk(path, depth - 1)

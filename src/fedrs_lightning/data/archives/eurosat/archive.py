@@ -125,5 +125,5 @@ class EuroSAT(ImageArchive):
 
 def listed(folder: Path, files: Sequence[layout.SourceFile]) -> ImageListing:
     """Found images, without split and attributes."""
-    ids, paths, labels = [[file[place] for file in files] for place in range(3)]
-    return ImageListing(folder, ids, np.asarray(labels, dtype=np.int64), paths)
+    labels = np.asarray([file.label for file in files], dtype=np.int64)
+    return ImageListing(folder, [file.id for file in files], labels, [file.path for file in files])
