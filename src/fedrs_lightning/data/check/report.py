@@ -229,12 +229,9 @@ def look_into(
     Args:
         report: is added to.
         items: in their order.
-        look: at the `key` of an item; what it raises of a broken file is a fault.
+        look: at the `key` of an item; what it raises of a broken file is a fault. Its results are returned.
         confirm: a closer look at items that seem to be the same; None trusts the first one.
         remedy: for items of the same content.
-
-    Returns:
-        What the first look saw in each item.
     """
     seen = _looked(report, items, look)
     groups = _alike(zip(items, seen, strict=True))
@@ -264,10 +261,8 @@ def _looked(report: Report, items: Sequence[Item], look: Callable[[Any], Seen]) 
             reason = getattr(error, "strerror", None) or error
             return Seen([f"{item.where}: cannot be read ({reason}); check the file, or replace it from the archive"])
 
-    seen = []
-    for _, found in in_threads(attempt, items):
-        report.add("error", *found.faults)
-        seen.append(found)
+    seen = [found for _, found in in_threads(attempt, items)]
+    report.add("error", *(fault for found in seen for fault in found.faults))
     return seen
 
 

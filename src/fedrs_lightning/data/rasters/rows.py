@@ -70,18 +70,6 @@ class Buffered(Stacked):
         return kept[:, : stop - start]
 
 
-class Bands(Stacked):
-    """Some bands, in the given order (numbers from 0)."""
-
-    def __init__(self, inner: Rows, order: Sequence[int]) -> None:
-        super().__init__(inner)
-        self.order, self.bands = list(order), len(order)
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """See `Rows.rows`."""
-        return self.inner.rows(start, stop)[self.order]
-
-
 class Mapped(Stacked):
     """A function of a whole range, such as decoding colours to ids; it may change the number of bands and the type."""
 
@@ -92,6 +80,14 @@ class Mapped(Stacked):
     def rows(self, start: int, stop: int) -> np.ndarray:
         """See `Rows.rows`."""
         return self.function(self.inner.rows(start, stop))
+
+
+class Bands(Mapped):
+    """Some bands, in the given order (numbers from 0)."""
+
+    def __init__(self, inner: Rows, order: Sequence[int]) -> None:
+        chosen = list(order)
+        super().__init__(inner, lambda pixels: pixels[chosen], len(chosen), inner.dtype)
 
 
 class Window(Stacked):
