@@ -178,7 +178,7 @@ def test_wrong_roots_say_what_to_do(data_root, tmp_path):
         tmp_path / "absent": "no such folder; set root",
         tmp_path / "other" / "note.txt": "is a file",
         tmp_path / "empty": "the folder is empty; expected BigEarthNet-S2/<product>/",
-        tmp_path / "other": "no BigEarthNet v2.0 tree.*found: note.txt",
+        tmp_path / "other": "expected BigEarthNet-S2/.*found: note.txt",
         tmp_path / "up": f"is one level too high; set root to {tmp_path}/up/inner",
         product: f"is one product folder; set root to {product.parent}",
         next(product.iterdir()): f"is one patch folder; set root to {product.parent}",

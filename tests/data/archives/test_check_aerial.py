@@ -138,7 +138,7 @@ FAULTS = {
     ("vaihingen", "duplicate-id"): (
         BOTH,
         "error",
-        r"copy/top_mosaic_09cm_area3\.tif: the image or full label of area 3 is there twice",
+        r"copy/top_mosaic_09cm_area3\.tif: the IRRG image of tile 3 is there twice",
     ),
     ("vaihingen", "unknown-tile"): (
         BOTH,

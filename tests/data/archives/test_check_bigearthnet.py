@@ -34,14 +34,14 @@ FILES = {
     "wrong-size": r"{patch}_B03\.tif: has 1 band of uint16, 100 x 100 pixels, but must have one of uint16, 120 x 120",
     "wrong-type": r"{patch}_B04\.tif: has 1 band of uint8",
     "zero-band": r"{patch}_B08\.tif: is zero everywhere",
-    "truncated": r"{patch}_B11\.tif: cannot be read as a GeoTIFF",
+    "truncated": r"{patch}_B11\.tif: cannot be decoded at row 0 .* it is truncated",
 }
 FOLDERS = {
     "not-on-disk": r"BigEarthNet-S2: 1 of (21|19) patches of the table are not on disk, the first is {patch}",
     "v1-layout": r"this is BigEarthNet v1\.0 \(",
     "nested": r"is one level too high; set root to .*download",
     "packed": r"BigEarthNet-S2\.tar: is still packed; unpack it with: tar -xf",
-    "empty": r"no BigEarthNet v2\.0 tree; expected BigEarthNet-S2/<product>/<patch>/<patch>_B02\.tif",
+    "empty": r"expected BigEarthNet-S2/<product>/<patch>/<patch>_B02\.tif",
 }
 READ = TABLES | FILES | FOLDERS  # the reader refuses these too
 
@@ -219,7 +219,7 @@ def test_files_and_folders_without_permission(damaged, monkeypatch):
             raise PermissionError(13, "Permission denied", str(name))
         return true_scan(name)
 
-    monkeypatch.setattr("fedrs_lightning.data.archives.bigearthnet.store.os.scandir", closed)
+    monkeypatch.setattr("fedrs_lightning.data.archives.folders.os.scandir", closed)
     (message,) = messages(check(root))
     assert "no permission to read it; run chmod u+rx on it" in message
 
@@ -266,7 +266,7 @@ def test_junk_is_ignored_and_strangers_are_not(damaged):
     (root / "BigEarthNet-S2" / "notes").mkdir()
     (product / "readme.txt").write_text("hello")
     warnings = messages(check(root), "warning")
-    assert "notes: is not part of BigEarthNet and is not read" in warnings[1]
+    assert "notes: is no part of BigEarthNet v2.0 and is not read" in warnings[1]
     assert "readme.txt: is no patch of BigEarthNet v2.0 and is not read" in warnings[0]
     shutil.copytree(product, root / "BigEarthNet-S2" / "S2A_MSIL2A_20170613T101031_87_48")
     assert "this is BigEarthNet v1.0" in messages(check(root))[0]

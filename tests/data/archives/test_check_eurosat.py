@@ -1,6 +1,7 @@
 """Every fault of EuroSAT folders: the reader refuses it and the check finds it, by file name."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -22,7 +23,7 @@ FAULTS = {
     "truncated": r"PermanentCrop_2\.jpg: (is truncated|cannot be decoded \(image file is truncated)",
     "tif-for-rgb": r"Residential_2\.tif: lies among the RGB JPEGs, but is one of the 13-band GeoTIFFs",
     "zipped": r"2750\.zip: is still zipped; unpack it",
-    "empty": r"no EuroSAT tree; expected the folders AnnualCrop, \.\.\., SeaLake here or up to 2 levels below, found: ",
+    "empty": r"expected the folders AnnualCrop, \.\.\., SeaLake here or up to 2 levels below, found: ",
 }
 
 
@@ -97,7 +98,7 @@ def test_names_and_strangers(copied):
         ("attributes.csv", "is a file; set root to the EuroSAT folder"),
         ("archive.zip", "is still zipped; unpack it"),
         ("void", "the folder is empty; expected the folders AnnualCrop"),
-        ("far", "no EuroSAT tree; expected .*found: a"),
+        ("far", "expected the folders .*found: a"),
     ],
 )
 def test_a_wrong_root_says_what_was_expected_and_found(copied, place, message):
@@ -124,7 +125,9 @@ def test_geotiffs(tmp_path):
         ]
         assert len(messages) == 2
         assert re.search(r"Highway_2\.tif: has 13 bands of uint16, 48 x 48 pixels", messages[0])
-        assert re.search(r"PermanentCrop_2\.tif: (is truncated|cannot be read)", messages[1])
+        assert re.search(
+            r"PermanentCrop_2\.tif: (cannot be read|cannot be decoded at row \d+ .* it is truncated)", messages[1]
+        )
     with pytest.raises(DataError, match=r"Highway_2\.tif"):
         FederatedDataset(EuroSAT(str(tmp_path / "ms"), bands="all"), IID(2)).prepare()
 
@@ -190,6 +193,7 @@ def test_wrong_options_of_the_check(sample, capsys, options, message):
 def test_files_and_folders_without_permission(copied, monkeypatch):
     """By a stand-in, since the superuser may read everything."""
     from fedrs_lightning.data.archives.eurosat import files as eurosat_files
+    from fedrs_lightning.data.rasters import rows
 
     true_open = Path.open
 
@@ -203,9 +207,18 @@ def test_files_and_folders_without_permission(copied, monkeypatch):
     assert len(errors) == 1
     assert re.search(r"River_2\.jpg: no permission to read it; run chmod u\+r", errors[0])
     with monkeypatch.context() as patch:
-        patch.setattr(eurosat_files.Image, "open", lambda path: guarded(path))
+        patch.setattr(rows.Image, "open", lambda path: guarded(path))
+        patch.setattr(rows.os, "access", lambda path, mode: False)
         with pytest.raises(DataError, match=r"River_2\.jpg: no permission to read it"):
             eurosat_files.decode_rgb(copied / "2750" / "River" / "River_2.jpg")
-    monkeypatch.setattr(eurosat_files.os, "access", lambda path, mode: path.name != "2750")
-    (closed,) = EuroSAT(str(copied)).check().findings
-    assert "no permission to look into 2750, run chmod u+rx on it" in closed.message
+    true_scan = os.scandir
+
+    def closed(folder):
+        if Path(folder).name == "2750":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return true_scan(folder)
+
+    monkeypatch.setattr(os, "access", lambda path, mode: path.name != "2750")
+    monkeypatch.setattr(os, "scandir", closed)
+    (fault,) = EuroSAT(str(copied)).check().findings
+    assert "2750: no permission to read it; run chmod u+rx on it" in fault.message

@@ -52,7 +52,7 @@ def test_attribute_tables(tmp_path):
         ("name,country\n", "no column 'file' .columns: name, country"),
         ("file,country\nRiver_1.jpg,AT\n", "no row for 5 of 6 tiles, such as River_2"),
         ("file,country\nRiver_1.jpg,AT\nx/River_1.jpg,FI\n", "two rows for River_1"),
-        ("file,country\nRiver_1.jpg\n", "row of River_1 has fewer than 2 columns"),
+        ("file,country\nRiver_1.jpg\n", "table.csv:2: 1 cells, but 2 columns"),
     ],
 )
 def test_faulty_attribute_tables(tmp_path, text, message):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedrs_lightning.data.archives.isprs import files as isprs
 from fedrs_lightning.data.archives.isprs import potsdam
 from fedrs_lightning.data.archives.isprs.potsdam import Potsdam
+from fedrs_lightning.data.rasters import faults
 from fedrs_lightning.data.rasters.rows import read_whole
 from fedrs_lightning.errors import ConfigError, DataError
 
@@ -149,7 +149,7 @@ def test_the_order_of_irrg_channels_is_compared(root):
 def test_alpha_is_dropped_with_one_warning(root):
     for path in (root / "2_Ortho_RGB/top_potsdam_2_10_RGB.tif", label_of(root, eroded=True)):
         write(path, np.concatenate([read_whole(path), np.full((1, 96, 96), 255, np.uint8)]))
-    isprs._warned.clear()
+    faults._warned.clear()
     with pytest.warns(UserWarning, match=r"2_10_RGB\.tif: has 4 bands; the first 3 are used") as caught:
         listing = Potsdam(str(root)).listing()
     assert len(caught) == 1
@@ -192,7 +192,7 @@ def damage(root, what):
             "index label",
             r"2_10_label_noBoundary\.tif: has 1 band, so it holds class numbers where colours are expected",
         ),
-        ("one band", r"2_10_RGB\.tif: has 1 bands, 3 are needed"),
+        ("one band", r"2_10_RGB\.tif: has 1 band, 3 are needed"),
         ("unknown tile", r"top_potsdam_9_99_RGB\.tif: is none of the 38 Potsdam tiles"),
         ("no training tile", "none of the 24 training tiles is there"),
     ],

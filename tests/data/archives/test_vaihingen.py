@@ -177,7 +177,8 @@ def test_a_converted_tree(tmp_path, layouts):
     assert set(np.unique(read(listing.train[0])[1])) <= {0, 1, 2, 3, 4, 255}
     Image.fromarray(pixels).save(tmp_path / "ann_dir/train/area1_0_0_40_40.png")
     with pytest.raises(
-        DataError, match=r"ann_dir/train/area1_0_0_40_40\.png: has 3 bands; a converted label holds class numbers"
+        DataError,
+        match=r"train/area1_0_0_40_40\.png: has 3 bands, so it holds colours where class numbers 0 to 6",
     ):
         Vaihingen(str(tmp_path)).listing()
 

@@ -182,6 +182,10 @@ class ImageArchive(Archive):
         """
         return False
 
+    def is_plain(self, pixels: np.ndarray) -> bool:
+        """Whether an array shows nothing, so that another sample may well be equal; by default one value a band."""
+        return all(int(np.ptp(band)) == 0 for band in pixels)
+
     def fingerprint(self, listing: ImageListing) -> str:
         """A text that changes when the files do."""
         return fingerprint(zip(listing.ids, listing.paths, strict=True))

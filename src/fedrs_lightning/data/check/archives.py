@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedrs_lightning.data.check.report import Item, Report, Seen, drawn, look_into, seen_pixels, synthetic_marker
+from fedrs_lightning.data.check.report import Item, Report, Seen, drawn, look_into, seen_pixels
 from fedrs_lightning.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,23 +20,12 @@ _ROWS = 256  # of a tile that are read at a time
 _STRIP = 64  # rows of a tile that are read without --deep
 
 
-def check_images(
-    archive: ImageArchive, deep: bool = False, sample: int | None = None, seed: int = 0, unit: str = "images"
-) -> Report:
-    """Check an archive of images: what it lists, and all its files.
-
-    Args:
-        archive: whose images.
-        deep: decode every image, instead of looking at headers where the archive can.
-        sample: look into this many images, drawn at random, instead of all.
-        seed: of that draw.
-        unit: what a sample is called.
-    """
-    report = Report.of(archive, deep, unit)
+def check_images(archive: ImageArchive, deep: bool, sample: int | None, seed: int) -> Report:
+    """Check an archive of images: what it lists, and all its files, see `Archive.check`."""
+    report = Report.of(archive, deep)
     with report.refusals():
         listing = archive.listing()
-        report.folder = str(listing.folder)
-        report.note_synthetic(synthetic_marker(listing.folder))
+        report.found(listing.folder)
         report.add("error", *_contradictions(archive, listing))
         if not report.failed:
             report.count(archive.class_names, listing.labels, listing.splits, listing.clients, listing.client_order)
@@ -45,34 +34,26 @@ def check_images(
 
 
 def look_at_images(report: Report, archive: ImageArchive, listing: ImageListing, sample: int | None, seed: int) -> None:
-    """Look into the files of listed images.
-
-    Args:
-        report: is added to; its mode says how closely to look.
-        archive: whose images.
-        listing: of the images.
-        sample: see `check_images`.
-        seed: see `check_images`.
-    """
+    """Look into the files of listed images, as closely as the report's mode says."""
     wanted: dict[str, tuple[tuple[int, ...], str]] = {}
     with report.refusals():
         wanted = {name: (field.shape, field.dtype) for name, field in archive.fields(listing).items()}
         for name, bands in archive.stored_bands.items():
             shape, dtype = wanted.get(name, ((), "nothing"))
             if not shape or shape[0] != len(bands) or dtype != archive.dtype:
-                raise DataError(
-                    f"{report.dataset}: decoding gives {dtype} {list(shape)} as '{name}', but its names say "
-                    f"{len(bands)} bands and its dtype {archive.dtype}; correct the class"
-                )
+                said = f"its names say {len(bands)} bands and its dtype {archive.dtype}"
+                got = f"decoding gives {dtype} {list(shape)} as '{name}'"
+                raise DataError(f"{report.dataset}: {got}, but {said}; correct the class")
 
     def decode(number: int) -> Seen:
         arrays = archive.decode_sample(listing, number)
         found = {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
         if wanted and found != wanted:
-            said = ", ".join(f"{dtype} {list(shape)}" for shape, dtype in found.values())
-            others = ", ".join(f"{dtype} {list(shape)}" for shape, dtype in wanted.values())
-            raise DataError(f"{_where(listing, number)}: is {said}, but the first sample is {others}; make them equal")
-        return seen_pixels(arrays.values())
+            own, first = (
+                ", ".join(f"{kind} {list(shape)}" for shape, kind in arrays.values()) for arrays in (found, wanted)
+            )
+            raise DataError(f"{_where(listing, number)}: is {own}, but the first sample is {first}; make them equal")
+        return seen_pixels(arrays.values(), archive.is_plain)
 
     def header(number: int) -> Seen:
         path = listing.paths[number]
@@ -83,9 +64,7 @@ def look_at_images(report: Report, archive: ImageArchive, listing: ImageListing,
 
     splits = np.full(len(listing.ids), "") if listing.splits is None else listing.splits
     labels = listing.labels.tolist() if listing.labels.ndim == 1 else [None] * len(listing.ids)
-    items = [
-        Item(number, _where(listing, number), str(splits[number]), labels[number]) for number in range(len(splits))
-    ]
+    items = [Item(row, _where(listing, row), str(splits[row]), labels[row]) for row in range(len(splits))]
     items = drawn(items, sample, seed)
     look = header if report.mode == "header" and len(listing.paths) else decode
     look_into(report, items, look, None if look is decode else decode)
@@ -119,21 +98,13 @@ def _contradictions(archive: ImageArchive, listing: ImageListing) -> Iterator[st
         yield f"{twice[0]}: is listed {Counter(listing.ids)[twice[0]]} times; an id may be there once only"
 
 
-def check_tiles(archive: TileArchive, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
-    """Check image and label rasters by reading them as a run would.
-
-    Args:
-        archive: whose tiles.
-        deep: read all rows and count the pixels of each class, instead of a strip of rows.
-        sample: look into this many tiles, drawn at random, instead of all.
-        seed: of that draw.
-    """
+def check_tiles(archive: TileArchive, deep: bool, sample: int | None, seed: int) -> Report:
+    """Check image and label rasters by reading them as a run would, see `Archive.check`."""
     report = Report.of(archive, deep, "pixels")
     with report.refusals():
         listing = archive.listing()
-        report.folder = str(listing.folder)
+        report.found(listing.folder)
         report.files = {"train": {"tiles": len(listing.train)}, "test": {"tiles": len(listing.test)}}
-        report.note_synthetic(synthetic_marker(listing.folder))
         parts = {"train": listing.train, "test": listing.test}
         items = [Item(tile, str(tile.files[0]), part) for part, tiles in parts.items() for tile in tiles]
         trained = {(tile.files, tile.id) for tile in listing.train}
@@ -144,11 +115,11 @@ def check_tiles(archive: TileArchive, deep: bool = False, sample: int | None = N
         seen = look_into(report, items, lambda tile: _read_tile(archive, tile, deep))
         report.checked = sum(len(item.key.files) for item in items)
         if deep:
-            known = len(archive.class_names)
-            pixels = np.sum([found.pixels for found in seen if found.pixels is not None], axis=0, initial=0)
-            counts = np.broadcast_to(pixels, 256).tolist()
-            names = (*archive.class_names, "none of them")
-            report.counts = dict(zip(names, [*counts[:known], sum(counts[known:])], strict=True))
+            known, pixels = len(archive.class_names), np.zeros(256, np.int64)
+            for found in seen:
+                pixels += 0 if found.pixels is None else found.pixels
+            counts = [*pixels[:known].tolist(), int(pixels[known:].sum())]
+            report.counts = dict(zip((*archive.class_names, "none of them"), counts, strict=True))
     return report
 
 
@@ -158,10 +129,9 @@ def _read_tile(archive: TileArchive, tile: Tile, deep: bool) -> Seen:
     with tile.open() as opened:
         image, height = opened.image, opened.image.height
         if image.bands != len(archive.band_names) or image.dtype != archive.dtype:
-            raise DataError(
-                f"{tile.files[0]}: is read as {image.bands} bands of {image.dtype}, but {type(archive).__name__} names "
-                f"{len(archive.band_names)} bands of {archive.dtype}; correct the class"
-            )
+            named = f"{type(archive).__name__} names {len(archive.band_names)} bands of {archive.dtype}"
+            there = f"{tile.files[0]}: is read as {image.bands} bands of {image.dtype}"
+            raise DataError(f"{there}, but {named}; correct the class")
         first = 0 if deep else max(0, height // 2 - _STRIP // 2)
         last = height if deep else min(height, first + _STRIP)
         for start in range(first, last, _ROWS):

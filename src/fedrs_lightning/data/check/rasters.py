@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from fedrs_lightning.data.check.report import Finding, Severity
 from fedrs_lightning.data.rasters.class_tables import MOST_UNKNOWN, TOLERANCE, ClassTable, Palette, Values
+from fedrs_lightning.data.rasters.faults import has_end_mark, image_fault, label_fault, missing_bytes, surplus
 from fedrs_lightning.data.rasters.rows import GEOTIFF, Rows, open_rows
 from fedrs_lightning.errors import DataError
 
@@ -19,7 +20,6 @@ STRIP = 64  # rows from the middle of a GeoTIFF that are looked at without --dee
 _BLOCK = 512  # rows decoded at a time with --deep
 _FEW_COLOURS = 10  # a label has at most about this many
 _HEAD = 64 * 1024  # bytes of a PNG that make its content without --deep
-_OFFSETS, _COUNTS = (273, 324), (279, 325)  # TIFF tags of strips and tiles
 
 
 @dataclass
@@ -50,28 +50,16 @@ class RasterFacts:
 def image_facts(path: Path, bands: int, deep: bool) -> RasterFacts:
     """Facts of a photo of `bands` 8-bit channels."""
     facts = RasterFacts(path)
-    try:
-        with open_rows(path) as raster:
-            facts.size = (raster.height, raster.width)
-            if raster.dtype != "uint8":
-                facts.add(
-                    "error",
-                    f"holds {raster.dtype} pixels, a re-export; the delivered files are uint8, replace it from the "
-                    "archive",
-                )
-            elif raster.bands < bands:
-                facts.photo = False if raster.bands == 1 else None
-                few = "it may be a label; " if raster.bands == 1 else ""
-                facts.add("error", f"has {_bands(raster.bands)}, {bands} are needed; {few}replace it from the archive")
-            else:
-                if raster.bands > bands:
-                    facts.add(
-                        "warning",
-                        f"has {_bands(raster.bands)}; the first {bands} are used (a re-saved copy with alpha?)",
-                    )
-                _scan_image(facts, raster, deep)
-    except DataError as error:
-        facts.findings.append(Finding("error", str(error)))
+    with _refusals(facts), open_rows(path) as raster:
+        facts.size = (raster.height, raster.width)
+        fault, remark = image_fault(raster, bands), surplus(raster, bands)
+        if fault:
+            facts.add("error", fault)
+            facts.photo = False if raster.dtype == "uint8" and raster.bands == 1 else None
+            return facts
+        if remark:
+            facts.add("warning", remark)
+        _scan_image(facts, raster, deep)
     return facts
 
 
@@ -85,22 +73,28 @@ def label_facts(path: Path, table: ClassTable, deep: bool, hint: str) -> RasterF
         hint: remedy for a label with too many unknown pixels.
     """
     facts = RasterFacts(path)
+    with _refusals(facts), open_rows(path) as raster:
+        facts.size = (raster.height, raster.width)
+        fault = label_fault(raster, table)
+        if fault:
+            facts.add("error", fault)
+            facts.photo = True if isinstance(table, Values) and raster.bands >= 3 else None
+            return facts
+        remark = surplus(raster, 3) if isinstance(table, Palette) else ""
+        if remark:
+            facts.add("warning", remark)
+        if getattr(raster, "mode", "") == "P":
+            facts.add("warning", "is a palette PNG; its index array is read, never turn it into grey")
+        _scan_label(facts, raster, table, deep, hint)
+    return facts
+
+
+@contextmanager
+def _refusals(facts: RasterFacts) -> Iterator[None]:
     try:
-        with open_rows(path) as raster:
-            facts.size = (raster.height, raster.width)
-            kind = _label_kind(raster, table)
-            if kind:
-                facts.add("error", kind)
-                facts.photo = True if isinstance(table, Values) and raster.bands >= 3 else None
-                return facts
-            if isinstance(table, Palette) and raster.bands > 3:
-                facts.add("warning", f"has {_bands(raster.bands)}; the first 3 are used (a re-saved copy with alpha?)")
-            if getattr(raster, "mode", "") == "P":
-                facts.add("warning", "is a palette PNG; its index array is read, never turn it into grey")
-            _scan_label(facts, raster, table, deep, hint)
+        yield
     except DataError as error:
         facts.findings.append(Finding("error", str(error)))
-    return facts
 
 
 def _scan_image(facts: RasterFacts, raster: Rows, deep: bool) -> None:
@@ -121,58 +115,36 @@ def _scan_image(facts: RasterFacts, raster: Rows, deep: bool) -> None:
 
 def _scan_label(facts: RasterFacts, raster: Rows, table: ClassTable, deep: bool, hint: str) -> None:
     pixels = np.zeros(len(table.names) + 1, dtype=np.int64)
-    unknown = near = 0
-    stray = ""
+    unknown, odd, stray = 0, 0, ""  # odd ones have a colour or value that is not exactly one of the table
+    exact = table.colours if isinstance(table, Palette) else [[value] for value in table.values]
+    rest = table.ignored if isinstance(table, Palette) else [[value] for value in table.ignored]
+    known = _codes(np.asarray([*exact, *rest]).T)
     for block in _blocks(facts, raster, deep):
         part = block[:3] if isinstance(table, Palette) else block
         ids, strange = table.decode(part)
         pixels += np.bincount(np.minimum(ids.ravel(), len(pixels) - 1), minlength=len(pixels))
-        unknown += strange
-        if isinstance(table, Palette):
-            codes = _codes(part)
-            inexact = codes[~np.isin(codes, _codes(np.asarray([*table.colours, *table.ignored]).T[:, None]))]
-            near += inexact.size - strange
-            if inexact.size and not stray:
-                value = int(inexact[0])
-                stray = f"({value >> 16}, {value >> 8 & 255}, {value & 255})"
-        elif strange and not stray:
-            allowed = [*table.values, *table.ignored]
-            stray = str(int(part[~np.isin(part, allowed)][0]))
+        codes = _codes(part)
+        inexact = codes[~np.isin(codes, known)]
+        unknown, odd = unknown + strange, odd + inexact.size
+        if inexact.size and not stray:
+            value = int(inexact[0])
+            stray = f"({value >> 16}, {value >> 8 & 255}, {value & 255})" if isinstance(table, Palette) else f"{value}"
     total = int(pixels.sum())
     if not total:
         return
     facts.photo = unknown > 0.5 * total
     facts.pixels = pixels if deep else None
-    if isinstance(table, Values) and unknown:
-        facts.add("error", f"{unknown} of {total} pixels have values outside {_span(table)}, such as {stray}; {hint}")
+    have = f"{unknown} of {total} pixels have"
+    if isinstance(table, Values):
+        if unknown:
+            facts.add("error", f"{have} values outside {table.span}, such as {stray}; {hint}")
     elif unknown > MOST_UNKNOWN * total:
-        facts.add(
-            "error",
-            f"{unknown} of {total} pixels have colours outside the palette (more than 1 %), such as {stray}; {hint}",
-        )
+        facts.add("error", f"{have} colours outside the palette (more than 1 %), such as {stray}; {hint}")
     elif unknown:
-        facts.add(
-            "warning",
-            f"{unknown} of {total} pixels have colours outside the palette, such as {stray}; they are ignored",
-        )
-    if near:
-        facts.add(
-            "note",
-            f"{near} pixels have stray colours within {TOLERANCE} of the palette, such as {stray}; read as the "
-            "nearest class",
-        )
-
-
-def _label_kind(raster: Rows, table: ClassTable) -> str:
-    """What is wrong with the type of a label; empty where nothing is."""
-    if raster.dtype != "uint8":
-        return f"holds {raster.dtype} pixels; the delivered labels are uint8, replace it from the archive"
-    there = f"has {_bands(raster.bands)}, so it holds"
-    if isinstance(table, Palette) and raster.bands < 3:
-        return f"{there} class numbers where colours are expected; replace it by the delivered label"
-    if isinstance(table, Values) and raster.bands != 1:
-        return f"{there} colours where class numbers {_span(table)} are expected; replace it from the archive"
-    return ""
+        facts.add("warning", f"{have} colours outside the palette, such as {stray}; they are ignored")
+    if odd > unknown:
+        near = f"{odd - unknown} pixels have stray colours within {TOLERANCE} of the palette, such as {stray}"
+        facts.add("note", f"{near}; read as the nearest class")
 
 
 def _blocks(facts: RasterFacts, raster: Rows, deep: bool) -> Iterator[np.ndarray]:
@@ -186,29 +158,8 @@ def _blocks(facts: RasterFacts, raster: Rows, deep: bool) -> Iterator[np.ndarray
             raise DataError(f"{facts.path}: is truncated ({missing} bytes are missing); replace it from the archive")
         start = max(0, raster.height // 2 - STRIP // 2)
         yield raster.rows(start, min(start + STRIP, raster.height))
-    elif not _png_is_whole(facts.path):
+    elif facts.path.suffix.lower() == ".png" and not has_end_mark(facts.path, b"IEND"):
         raise DataError(f"{facts.path}: is truncated (no end mark); replace it from the archive")
-
-
-def missing_bytes(path: Path) -> int:
-    """How much shorter a TIFF is than its directory says."""
-    try:
-        with Image.open(path) as image:
-            tags = image.tag_v2  # type: ignore[attr-defined]
-            offsets = next((tags[tag] for tag in _OFFSETS if tag in tags), ())
-            counts = next((tags[tag] for tag in _COUNTS if tag in tags), ())
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return 0  # a form that this library does not know; reading the rows decides
-    ends = [int(offset) + int(count) for offset, count in zip(offsets, counts, strict=False)]
-    return max(0, max(ends, default=0) - path.stat().st_size)
-
-
-def _png_is_whole(path: Path) -> bool:
-    if path.suffix.lower() != ".png":
-        return True
-    with path.open("rb") as handle:
-        handle.seek(max(0, path.stat().st_size - 64))
-        return b"IEND" in handle.read()
 
 
 def _codes(pixels: np.ndarray) -> np.ndarray:
@@ -217,12 +168,3 @@ def _codes(pixels: np.ndarray) -> np.ndarray:
     for channel in pixels[:3]:
         code = (code << np.uint32(8)) | channel.astype(np.uint32)
     return code
-
-
-def _span(table: Values) -> str:
-    known = sorted({*table.values, *table.ignored} - {255})
-    return f"{known[0]} to {known[-1]}"
-
-
-def _bands(number: int) -> str:
-    return f"{number} band" if number == 1 else f"{number} bands"

@@ -129,8 +129,9 @@ class Report:
             if Finding("error", str(error)) not in self.findings:
                 self.add("error", str(error))
 
-    def note_synthetic(self, marker: Path | None) -> None:
-        """Record that the data are synthetic, where the marker file is there."""
+    def found(self, folder: Path, levels: int = 3) -> None:
+        """Record where the data are, and whether a marker there or up to `levels` above says they are synthetic."""
+        self.folder, marker = str(folder), synthetic_marker(folder, levels)
         if marker is not None:
             self.synthetic = True
             generator = read_json(marker).get("generator", "an unknown generator")
@@ -148,14 +149,9 @@ class Report:
         owners: np.ndarray | None = None,
         order: Sequence[str] | None = None,
     ) -> None:
-        """Count samples by class, and by published owner and split where there are such.
+        """Count samples by class, and by published owner and split where there are such; None sorts the owners.
 
-        Args:
-            class_names: of the classes.
-            labels: int [N], or multi-hot [N, C].
-            splits: str [N].
-            owners: str [N].
-            order: of the owners; None sorts them.
+        Labels are int [N], or multi-hot [N, C]; splits and owners str [N].
         """
         self.total = len(labels)
         self.counts = dict(zip(class_names, class_counts(labels, len(class_names)), strict=True))
@@ -233,12 +229,9 @@ def look_into(
     Args:
         report: is added to.
         items: in their order.
-        look: at the `key` of an item; what it raises of a broken file is a fault.
+        look: at the `key` of an item; what it raises of a broken file is a fault. Its results are returned.
         confirm: a closer look at items that seem to be the same; None trusts the first one.
         remedy: for items of the same content.
-
-    Returns:
-        What the first look saw in each item.
     """
     seen = _looked(report, items, look)
     groups = _alike(zip(items, seen, strict=True))
@@ -268,10 +261,8 @@ def _looked(report: Report, items: Sequence[Item], look: Callable[[Any], Seen]) 
             reason = getattr(error, "strerror", None) or error
             return Seen([f"{item.where}: cannot be read ({reason}); check the file, or replace it from the archive"])
 
-    seen = []
-    for _, found in in_threads(attempt, items):
-        report.add("error", *found.faults)
-        seen.append(found)
+    seen = [found for _, found in in_threads(attempt, items)]
+    report.add("error", *(fault for found in seen for fault in found.faults))
     return seen
 
 
@@ -283,20 +274,10 @@ def _alike(pairs: Iterable[tuple[Item, Seen]]) -> list[list[tuple[Item, Seen]]]:
     return [same for same in groups.values() if len(same) > 1]
 
 
-def seen_pixels(arrays: Iterable[np.ndarray], plain: Callable[[np.ndarray], bool] | None = None) -> Seen:
-    """Content of decoded arrays.
-
-    Args:
-        arrays: [C, H, W] each.
-        plain: whether an array shows nothing; None where each of its bands has one value everywhere.
-    """
+def seen_pixels(arrays: Iterable[np.ndarray], plain: Callable[[np.ndarray], bool]) -> Seen:
+    """Content of decoded arrays [C, H, W]; `plain` says whether one shows nothing."""
     digest, all_plain = hashlib.sha256(), True
     for array in arrays:
         digest.update(f"{array.shape}{array.dtype}".encode() + array.tobytes())
-        all_plain = all_plain and (spans(array, 0) if plain is None else plain(array))
+        all_plain = all_plain and plain(array)
     return Seen((), digest.hexdigest(), all_plain)
-
-
-def spans(array: np.ndarray, limit: int) -> bool:
-    """Whether no band's values lie further apart than `limit`."""
-    return all(int(np.ptp(band)) <= limit for band in array)

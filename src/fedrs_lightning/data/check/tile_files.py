@@ -47,8 +47,7 @@ def check_tile_files(
     """Look into the files of tiles.
 
     Args:
-        report: is added to; its mode says whether all rows are decoded, or headers are read and of GeoTIFFs a strip of
-            rows.
+        report: is added to; its mode says whether all rows are decoded, or headers and a strip of rows of GeoTIFFs.
         tiles: in the order of the report.
         class_names: of the labels.
         kinds: of files, for the summary table.
@@ -64,9 +63,8 @@ def check_tile_files(
 
     def examine(tile: FilesOfTile) -> dict[str, RasterFacts]:
         images = {kind: image_facts(path, bands, deep) for kind, (path, bands) in tile.images.items()}
-        return images | {
-            kind: label_facts(path, table, deep, hint) for kind, (path, table, hint) in tile.labels.items()
-        }
+        labels = {kind: label_facts(path, table, deep, hint) for kind, (path, table, hint) in tile.labels.items()}
+        return images | labels
 
     examined = list(in_threads(examine, drawn(tiles, sample, seed)))
     pixels = np.zeros(len(class_names) + 1, dtype=np.int64)
@@ -75,9 +73,7 @@ def check_tile_files(
         report.checked += len(files)
         images, labels = [files[kind] for kind in tile.images], [files[kind] for kind in tile.labels]
         if not _interchanged(report, images, labels):
-            for found in files.values():
-                for finding in found.findings:
-                    report.add(finding.severity, finding.message)
+            report.findings += [finding for found in files.values() for finding in found.findings]
             _compare_sizes(report, images + labels)
         unusual += [found for found in images[:1] if usual and found.size not in (None, usual)]
         pixels += next((found.pixels for found in labels if found.pixels is not None), 0)
@@ -94,11 +90,8 @@ def _interchanged(report: Report, images: Sequence[RasterFacts], labels: Sequenc
     swapped = [found for found in images if found.photo is False]
     photos = [found for found in labels if found.photo]
     if swapped and photos:
-        report.add(
-            "error",
-            f"{swapped[0].path}: holds a label and {photos[0].path} holds a photo; image and label are interchanged, "
-            "swap them",
-        )
+        both = f"{swapped[0].path}: holds a label and {photos[0].path} holds a photo"
+        report.add("error", f"{both}; image and label are interchanged, swap them")
         return True
     for found in swapped:
         if not found.findings:  # otherwise its type says so already
@@ -110,11 +103,8 @@ def _compare_sizes(report: Report, files: Sequence[RasterFacts]) -> None:
     sized = [found for found in files if found.size is not None]
     for found in sized[1:]:
         if found.size != sized[0].size:
-            report.add(
-                "error",
-                f"{found.path}: is {_size(found)}, but {sized[0].path.name} of the same tile is {_size(sized[0])}; "
-                "replace both from the archive",
-            )
+            other = f"{sized[0].path.name} of the same tile is {_size(sized[0])}"
+            report.add("error", f"{found.path}: is {_size(found)}, but {other}; replace both from the archive")
 
 
 def _compare_contents(report: Report, examined: Examined) -> None:
@@ -122,8 +112,8 @@ def _compare_contents(report: Report, examined: Examined) -> None:
     for tile, files in examined:
         for kind in tile.images:
             if files[kind].content:
-                item = Item((tile.part, tile.id), str(files[kind].path), tile.part)
-                groups[kind, files[kind].content].append(item)
+                found = Item((tile.part, tile.id), str(files[kind].path), tile.part)
+                groups[kind, files[kind].content].append(found)
     reported: set[tuple[tuple[str, str], ...]] = set()
     for same in groups.values():
         tiles = tuple(item.key for item in same)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -40,10 +41,8 @@ class Palette:
         Returns:
             ids uint8 [h, w], and the number of pixels of unknown colour.
         """
-        wanted = [
-            *zip(self.colours, range(len(self.colours)), strict=True),
-            *((colour, IGNORE) for colour in self.ignored),
-        ]
+        labels = [*range(len(self.colours)), *[IGNORE] * len(self.ignored)]
+        wanted = list(zip((*self.colours, *self.ignored), labels, strict=True))
         code = (pixels[0].astype(np.uint32) << 16) | (pixels[1].astype(np.uint32) << 8) | pixels[2]
         ids, open_ = np.full(code.shape, IGNORE, dtype=np.uint8), np.ones(code.shape, dtype=bool)
         for (red, green, blue), label in wanted:
@@ -53,10 +52,8 @@ class Palette:
         if not open_.any():
             return ids, 0
         stray = pixels[:, open_].astype(np.int16)  # [3, U]
-        best, nearest = (
-            np.full(stray.shape[1], TOLERANCE + 1, dtype=np.int16),
-            np.full(stray.shape[1], IGNORE, dtype=np.uint8),
-        )
+        best = np.full(stray.shape[1], TOLERANCE + 1, dtype=np.int16)
+        nearest = np.full(stray.shape[1], IGNORE, dtype=np.uint8)
         for colour, label in wanted:
             distance = np.abs(stray - np.asarray(colour, dtype=np.int16)[:, None]).max(axis=0)
             closer = distance < best
@@ -79,6 +76,12 @@ class Values:
     values: tuple[int, ...]
     ignored: tuple[int, ...] = ()
 
+    @property
+    def span(self) -> str:
+        """The numbers that a label may hold, 255 aside, such as `0 to 7`."""
+        known = sorted({*self.values, *self.ignored} - {IGNORE})
+        return f"{known[0]} to {known[-1]}"
+
     def decode(self, pixels: np.ndarray) -> tuple[np.ndarray, int]:
         """Ids of numbers, and how many pixels had none; as `Palette.decode`, but exact.
 
@@ -99,6 +102,7 @@ class Values:
 
 
 ClassTable = Palette | Values
+Table = TypeVar("Table", Palette, Values)
 
 ISPRS = Palette(
     names=("impervious surfaces", "building", "low vegetation", "tree", "car", "clutter"),
@@ -110,27 +114,21 @@ ISPRS = Palette(
 ISPRS_CONVERTED = Values(ISPRS.names, (1, 2, 3, 4, 5, 6), (0, IGNORE))
 """Index PNGs of MMSegmentation's converters: 0 is the boundary, not impervious surfaces."""
 
-LOVEDA = Values(
-    ("background", "building", "road", "water", "barren", "forest", "agriculture"), (1, 2, 3, 4, 5, 6, 7), (0,)
-)
+_LAND = ("background", "building", "road", "water", "barren", "forest", "agriculture")
+LOVEDA = Values(_LAND, (1, 2, 3, 4, 5, 6, 7), (0,))
 """0 is no-data; background is a scored class."""
 
 LOVEDA_SHIFTED = Values(LOVEDA.names, (0, 1, 2, 3, 4, 5, 6), (IGNORE,))
 """Masks that somebody already shifted by one."""
 
 LOVEDA_COLOURS = (
-    (255, 255, 255),
-    (255, 0, 0),
-    (255, 255, 0),
-    (0, 0, 255),
-    (159, 129, 183),
-    (0, 255, 0),
-    (255, 195, 128),
+    *((255, 255, 255), (255, 0, 0), (255, 255, 0), (0, 0, 255)),
+    *((159, 129, 183), (0, 255, 0), (255, 195, 128)),
 )
 """For display only."""
 
 
-def without(table: Palette, name: str) -> Palette:
+def without(table: Table, name: str) -> Table:
     """The table with the last class ignored.
 
     Raises:
@@ -138,14 +136,9 @@ def without(table: Palette, name: str) -> Palette:
     """
     if table.names[-1] != name:
         raise ValueError(f"{name} is not the last class of {table.names}")
-    return Palette(table.names[:-1], table.colours[:-1], (*table.ignored, table.colours[-1]))
-
-
-def without_value(table: Values, name: str) -> Values:
-    """As `without`, for a table of values."""
-    if table.names[-1] != name:
-        raise ValueError(f"{name} is not the last class of {table.names}")
-    return Values(table.names[:-1], table.values[:-1], (*table.ignored, table.values[-1]))
+    key, codes = ("colours", table.colours) if isinstance(table, Palette) else ("values", table.values)
+    shorter: Any = {"names": table.names[:-1], key: codes[:-1], "ignored": (*table.ignored, codes[-1])}
+    return replace(table, **shorter)
 
 
 def class_table(classes: Mapping[str, int | Sequence[int]], ignored: Sequence[int | Sequence[int]]) -> ClassTable:
@@ -181,10 +174,12 @@ class LabelDecoder:
         table: what colours or values mean.
         path: for the error.
         hint: what to do about too many unknown pixels in this file.
+        strict: what the file holds, for the error, where a single unknown pixel is one too many.
     """
 
-    def __init__(self, table: ClassTable, path: Path, hint: str = "") -> None:
-        self.table, self.path, self.hint = table, path, hint
+    def __init__(self, table: ClassTable, path: Path, hint: str = "", strict: str = "") -> None:
+        self.table, self.path, self.strict = table, path, strict
+        self.hint = hint or "is it an image and no label, or are image and label interchanged?"
         self.unknown = self.pixels = 0
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
@@ -194,15 +189,16 @@ class LabelDecoder:
         self.pixels += ids.size
         return ids[None]
 
-    def finish(self) -> None:
-        """Judge the file, after its last range.
+    def finish(self) -> int:
+        """Judge the file, after its last range; gives the number of unknown pixels.
 
         Raises:
-            DataError: more than 1 % of the pixels were unknown.
+            DataError: more than 1 % of the pixels were unknown, or any where the file is read strictly.
         """
-        if self.unknown > MOST_UNKNOWN * self.pixels:
-            what = (
+        if self.unknown > (0 if self.strict else MOST_UNKNOWN * self.pixels):
+            outside = (
                 "colours outside the palette" if isinstance(self.table, Palette) else "values outside the class table"
             )
-            hint = self.hint or "is it an image and no label, or are image and label interchanged?"
-            raise DataError(f"{self.path}: {self.unknown} of {self.pixels} pixels have {what} (more than 1 %); {hint}")
+            what = self.strict or f"{outside} (more than 1 %)"
+            raise DataError(f"{self.path}: {self.unknown} of {self.pixels} pixels have {what}; {self.hint}")
+        return self.unknown

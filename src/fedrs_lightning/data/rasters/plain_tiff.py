@@ -19,11 +19,10 @@ _SIZES = {3: 2, 4: 4}  # bytes of a short and of a long
 
 
 def first_pixels(path: str | os.PathLike[str], side: int) -> bytes | None:
-    """Look whether a file is a whole, uncompressed, little-endian TIFF of one uint16 band of side x side pixels, not
-    all zero.
+    """First pixels of a whole, uncompressed, little-endian TIFF of one uint16 band of side x side pixels, not all zero.
 
     Returns:
-        The pixels in the first kilobyte; None where that does not show it, which may have harmless reasons.
+        Those in the first kilobyte; None where it does not show such a file, which may have harmless reasons.
 
     Raises:
         OSError: the file cannot be read.
@@ -78,8 +77,5 @@ def _plain_strips(head: bytes, size: int, side: int) -> list[tuple[int, int]]:
 
 def _numbers(head: bytes, kind: int, number: int, value: int) -> tuple[int, ...]:
     form = f"<{number}{'H' if kind == 3 else 'I'}"
-    return struct.unpack_from(
-        form,
-        struct.pack("<I", value) if number * _SIZES[kind] <= 4 else head,
-        0 if number * _SIZES[kind] <= 4 else value,
-    )
+    inside = number * _SIZES[kind] <= 4  # the tag itself
+    return struct.unpack_from(form, struct.pack("<I", value)) if inside else struct.unpack_from(form, head, value)

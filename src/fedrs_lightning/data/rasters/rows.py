@@ -70,18 +70,6 @@ class Buffered(Stacked):
         return kept[:, : stop - start]
 
 
-class Bands(Stacked):
-    """Some bands, in the given order (numbers from 0)."""
-
-    def __init__(self, inner: Rows, order: Sequence[int]) -> None:
-        super().__init__(inner)
-        self.order, self.bands = list(order), len(order)
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """See `Rows.rows`."""
-        return self.inner.rows(start, stop)[self.order]
-
-
 class Mapped(Stacked):
     """A function of a whole range, such as decoding colours to ids; it may change the number of bands and the type."""
 
@@ -92,6 +80,14 @@ class Mapped(Stacked):
     def rows(self, start: int, stop: int) -> np.ndarray:
         """See `Rows.rows`."""
         return self.function(self.inner.rows(start, stop))
+
+
+class Bands(Mapped):
+    """Some bands, in the given order (numbers from 0)."""
+
+    def __init__(self, inner: Rows, order: Sequence[int]) -> None:
+        chosen = list(order)
+        super().__init__(inner, lambda pixels: pixels[chosen], len(chosen), inner.dtype)
 
 
 class Window(Stacked):
@@ -176,9 +172,8 @@ class Mosaic:
                 covered[first - start : last - start, column : column + width] = True
         if not covered.all():
             row, column = (int(value) for value in np.argwhere(~covered)[0])
-            raise DataError(
-                f"{self.name}: no piece covers row {start + row}, column {column}; the converted set is incomplete"
-            )
+            where = f"no piece covers row {start + row}, column {column}"
+            raise DataError(f"{self.name}: {where}; the converted set is incomplete")
         return result
 
 
@@ -195,9 +190,8 @@ def open_rows(path: Path) -> Iterator[Rows]:
     elif path.suffix.lower() in PICTURE:
         yield _Picture(path)
     else:
-        raise DataError(
-            f"{path}: rasters must be {', '.join(GEOTIFF + PICTURE)}; convert it or move it out of the folder"
-        )
+        kinds = ", ".join(GEOTIFF + PICTURE)
+        raise DataError(f"{path}: rasters must be {kinds}; convert it or move it out of the folder")
 
 
 def read_whole(path: Path) -> np.ndarray:
@@ -234,17 +228,15 @@ class _GeoTIFF:
         try:
             return np.asarray(self._raster.read(window=RasterWindow(0, start, self.width, stop - start)))  # type: ignore[attr-defined]
         except RasterioError as error:
-            raise DataError(
-                f"{self.path}: cannot be decoded at row {start} ({_short(error)}); it is truncated or damaged, "
-                "replace it from the archive"
-            ) from None
+            remedy = "it is truncated or damaged, replace it from the archive"
+            raise DataError(f"{self.path}: cannot be decoded at row {start} ({_short(error)}); {remedy}") from None
 
 
 class _Picture:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._pixels: np.ndarray | None = None
-        with self._opened() as image:
+        with open_picture(self.path) as image:
             self.width, self.height = image.size
             self.mode = image.mode
         if self.mode not in _MODES:
@@ -253,23 +245,36 @@ class _Picture:
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         if self._pixels is None:
-            with self._opened() as image:
+            with open_picture(self.path) as image:
                 pixels = np.asarray(image)
             self._pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
         return np.ascontiguousarray(self._pixels[:, start:stop])
 
-    @contextmanager
-    def _opened(self) -> Iterator[Image.Image]:
-        if ImageFile.LOAD_TRUNCATED_IMAGES:
-            raise DataError("PIL.ImageFile.LOAD_TRUNCATED_IMAGES is on, which hides broken images; switch it off")
-        _readable(self.path)
-        try:
-            with Image.open(self.path) as image:
-                yield image
-        except UnidentifiedImageError:
-            raise DataError(f"{self.path}: not an image; replace it from the archive") from None
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise DataError(f"{self.path}: cannot be decoded ({error}); replace it from the archive") from None
+
+@contextmanager
+def open_picture(path: Path) -> Iterator[Image.Image]:
+    """Open a PNG or JPEG with Pillow.
+
+    Raises:
+        DataError: missing, unreadable, truncated or no picture; names the file and a remedy.
+    """
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        raise DataError("PIL.ImageFile.LOAD_TRUNCATED_IMAGES is on, which hides broken images; switch it off")
+    _readable(path)
+    try:
+        with Image.open(path) as image:
+            yield image
+    except UnidentifiedImageError:
+        raise DataError(f"{path}: not an image; replace it from the archive") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: cannot be decoded ({error}); replace it from the archive") from None
+
+
+def gdal_version() -> str:
+    """Library that decodes GeoTIFFs, with its versions."""
+    import rasterio
+
+    return f"rasterio {rasterio.__version__}, gdal {rasterio.__gdal_version__}"
 
 
 def _readable(path: Path) -> None:

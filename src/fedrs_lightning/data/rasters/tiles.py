@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from fedrs_lightning.data.rasters.rows import Rows, Window
+import numpy as np
+
+from fedrs_lightning.data.rasters.class_tables import ClassTable, LabelDecoder, Palette
+from fedrs_lightning.data.rasters.faults import check_pair
+from fedrs_lightning.data.rasters.rows import Bands, Mapped, Resampled, Rows, Window, open_rows
 from fedrs_lightning.errors import DataError
+
+Mix = Callable[[np.ndarray], np.ndarray] | None
+Box = tuple[int, int, int, int]
 
 
 @dataclass
@@ -43,6 +51,65 @@ class Tile:
     size: tuple[int, int]
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How the files of a tile become rows of pixels and of class ids.
+
+    Attributes:
+        order: bands of the image file to keep.
+        table: of the label file.
+        hint: remedy for a label file that holds something else; empty for a common one.
+        strict: what a wrong label holds, where a single unknown pixel is an error.
+        mix: function of the native image rows; None for none.
+        factor: resampling factor; 1 keeps the size.
+        check: looks at headers, see `check_pair`.
+    """
+
+    order: tuple[int, ...]
+    table: ClassTable
+    hint: str = ""
+    strict: str = ""
+    mix: Mix = None
+    factor: float = 1.0
+    check: Callable[[Path, Rows, Path, Rows, int, ClassTable], None] = check_pair
+
+    def tile(self, name: str, image_path: Path, label_path: Path) -> Tile:
+        """The tile of an image and a label file; reads headers.
+
+        Raises:
+            DataError: wrong type, bands or sizes; names the file.
+        """
+        with open_rows(image_path) as image, open_rows(label_path) as label:
+            self.check(image_path, image, label_path, label, max(self.order) + 1, self.table)
+            size = self.size(image.height, image.width)
+        return Tile(name, (image_path, label_path), partial(self._open, image_path, label_path), size)
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """Sides after resampling, rounded to the nearest pixel."""
+        return round(height * self.factor), round(width * self.factor)
+
+    def decoder(self, path: Path) -> LabelDecoder:
+        """Decodes a label file, and counts what it did not know."""
+        return LabelDecoder(self.table, path, self.hint, self.strict)
+
+    def opened(self, image: Rows, ids: Rows, decoders: Sequence[LabelDecoder]) -> OpenTile:
+        """Bands chosen, mixed and resampled: bicubic images, nearest ids."""
+        image = Bands(image, self.order)
+        if self.mix is not None:
+            image = Mapped(image, self.mix, len(self.order), "uint8")
+        if self.factor != 1.0:
+            size = self.size(image.height, image.width)
+            image, ids = Resampled(image, *size, nearest=False), Resampled(ids, *size, nearest=True)
+        return OpenTile(image, ids, lambda: sum(decoder.finish() for decoder in decoders))
+
+    @contextmanager
+    def _open(self, image_path: Path, label_path: Path) -> Iterator[OpenTile]:
+        with open_rows(image_path) as image, open_rows(label_path) as label:
+            decoder = self.decoder(label_path)
+            coloured: Rows = Bands(label, (0, 1, 2)) if isinstance(self.table, Palette) else label
+            yield self.opened(image, Mapped(coloured, decoder, 1, "uint8"), [decoder])
+
+
 def by_position(tiles: Sequence[Tile]) -> tuple[list[Tile], list[Tile]]:
     """Cut each tile across its longer side: the first three quarters, and the last.
 
@@ -54,27 +121,16 @@ def by_position(tiles: Sequence[Tile]) -> tuple[list[Tile], list[Tile]]:
         height, width = tile.size
         if min(height, width) < 4:
             raise DataError(f"{tile.files[0]}: is {height} x {width}, too small to be split by position")
-        if height >= width:
-            cut = height * 3 // 4
-            parts = (0, 0, cut, width), (cut, 0, height - cut, width)
-        else:
-            cut = width * 3 // 4
-            parts = (0, 0, height, cut), (0, cut, height, width - cut)
-        for name, box, kept in (("first", parts[0], first), ("last", parts[1], last)):
-            kept.append(replace(tile, id=f"{tile.id}-{name}", open=_Windowed(tile, box), size=(box[2], box[3])))
+        cut = max(height, width) * 3 // 4
+        tall = (0, 0, cut, width), (cut, 0, height - cut, width)
+        wide = (0, 0, height, cut), (0, cut, height, width - cut)
+        for name, box, kept in zip(("first", "last"), tall if height >= width else wide, (first, last), strict=True):
+            kept.append(replace(tile, id=f"{tile.id}-{name}", open=partial(_windowed, tile, box), size=box[2:]))
     return first, last
 
 
-class _Windowed:
-    """Opens a rectangle of a tile. Its label is judged on the rows that were read."""
-
-    def __init__(self, tile: Tile, box: tuple[int, int, int, int]) -> None:
-        self.tile, self.box = tile, box
-
-    def __call__(self) -> AbstractContextManager[OpenTile]:
-        @contextmanager
-        def opened() -> Iterator[OpenTile]:
-            with self.tile.open() as whole:
-                yield OpenTile(Window(whole.image, *self.box), Window(whole.ids, *self.box), whole.finish)
-
-        return opened()
+@contextmanager
+def _windowed(tile: Tile, box: Box) -> Iterator[OpenTile]:
+    """A rectangle of a tile. Its label is judged on the rows that were read."""
+    with tile.open() as whole:
+        yield OpenTile(Window(whole.image, *box), Window(whole.ids, *box), whole.finish)

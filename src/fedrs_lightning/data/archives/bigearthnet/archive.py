@@ -12,12 +12,12 @@ from fedrs_lightning.data.archives.archive import ImageArchive, ImageListing, St
 from fedrs_lightning.data.archives.bigearthnet import faults
 from fedrs_lightning.data.archives.bigearthnet import files as layout
 from fedrs_lightning.data.archives.bigearthnet.store import Look, PatchStore, open_store
-from fedrs_lightning.data.archives.bigearthnet.tables import Rows, in_season, months_of, read_tables
+from fedrs_lightning.data.archives.bigearthnet.tables import Rows, choose, months_of, present_countries, read_tables
+from fedrs_lightning.data.archives.folders import synthetic_facts
 from fedrs_lightning.data.packs.fields import Field
 from fedrs_lightning.data.packs.pack import hash_ids
 from fedrs_lightning.data.transforms.transform import Kernel
 from fedrs_lightning.errors import ConfigError, DataError, one_of
-from fedrs_lightning.files import read_json
 
 if TYPE_CHECKING:
     from fedrs_lightning.data.check.report import Report
@@ -30,6 +30,7 @@ authors' ConfigILM).
 
 FIELDS = {"image10": Field((4, 120, 120), "uint16"), "image20": Field((6, 60, 60), "uint16")}
 VARIANTS = {"files": "official tree of GeoTIFFs", "lmdb": "LMDB of safetensors (rico-hdl)"}
+PLAIN = 60  # reflectance x 10000
 MANY = 1000  # ids of left-out patches that are written out
 
 
@@ -121,27 +122,21 @@ class BigEarthNet(ImageArchive):
             DataError: folders or tables are missing or faulty, or a filter leaves nothing.
         """
         found = layout.find_layout(self.root, self.metadata, self.flagged_metadata)
-        self._store, rows, season = open_store(found, self.look), read_tables(found, self.flagged), self._season
-        if rows.faults:
-            raise DataError(rows.faults[0])
-        rows = rows.take(in_season(rows, self.season))
-        if not len(rows):
-            raise DataError(faults.nothing_left(found.metadata, season))
-        wanted = layout.COUNTRIES if self.countries is None else tuple(self.countries)
-        self._refuse(_countries_of(rows), season)
-        rows = rows.take(np.isin(rows.country, [layout.COUNTRIES.index(name) for name in wanted]))
+        self._store = open_store(found, self.look)
+        rows = self._chosen(read_tables(found, self.flagged), found)
         present = self._store.present(rows.patch_ids.tolist())
         missing = rows.patch_ids[~present].tolist()
         if missing and (self.missing == "error" or len(missing) == len(rows)):
             raise DataError(faults.not_on_disk(found.images, missing, len(rows)))
-        rows = rows.take(present)
-        self._refuse(_countries_of(rows), season)
-        countries = tuple(name for name in wanted if name in _countries_of(rows))
+        rows = self._chosen(rows.take(present), found)
+        there = present_countries(rows)
+        countries = tuple(name for name in self.countries or layout.COUNTRIES if name in there)
         position = np.zeros(len(layout.COUNTRIES), np.int64)
         position[[layout.COUNTRIES.index(name) for name in countries]] = np.arange(len(countries))
         # A client's training samples lie together in the pack, so that reading them stays in one part of the file.
         rows = rows.take(np.lexsort((rows.split, position[rows.country])))
         ids, owner = rows.patch_ids.tolist(), np.asarray(layout.COUNTRIES)[rows.country]
+        tiles = np.asarray([name.split("_")[5] for name in ids])
         return ImageListing(
             found.images,
             ids,
@@ -150,13 +145,16 @@ class BigEarthNet(ImageArchive):
             clients=owner,
             binding=False,
             client_order=countries,
-            attributes={
-                "country": owner,
-                "month": rows.month,
-                "tile": np.asarray([name.split("_")[5] for name in ids]),
-            },
+            attributes={"country": owner, "month": rows.month, "tile": tiles},
             facts=self._facts(found, missing),
         )
+
+    def _chosen(self, rows: Rows, found: layout.Layout) -> Rows:
+        rule = f"season: {self.season}, {'with' if self.flagged else 'without'} flagged patches"
+        chosen = choose(rows, self.season, self.countries, found.metadata, rule)
+        for fault in chosen.faults:
+            raise DataError(fault)
+        return chosen
 
     def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
         """See `Archive.check`."""
@@ -179,12 +177,11 @@ class BigEarthNet(ImageArchive):
         return self._store.fingerprint(listing.ids)
 
     def _facts(self, found: layout.Layout, missing: list[str]) -> dict[str, Any]:
-        marker = layout.synthetic_marker(found)
         return {
             "variant": VARIANTS[found.kind],
             "metadata": str(found.metadata.resolve()),
             "flagged_metadata": str(found.flagged.resolve()) if self.flagged else None,
-            "synthetic": None if marker is None else dict(read_json(marker)),
+            "synthetic": synthetic_facts(found.images, 1),
             "season": {"setting": self.season, "months": list(months_of(self.season)), "rule": "month in the patch id"},
             "flagged": self.flagged,
             "bands": list(self.bands),
@@ -194,19 +191,9 @@ class BigEarthNet(ImageArchive):
             "fingerprint": self.look,
         }
 
-    @property
-    def _season(self) -> str:
-        return f"season: {self.season}, {'with' if self.flagged else 'without'} flagged patches"
-
-    def _refuse(self, there: list[str], season: str) -> None:
-        """Refuse a country that was asked for and has nothing left."""
-        for name in self.countries or ():
-            if name not in there:
-                raise DataError(faults.no_patches_of(name, season, there))
-
-
-def _countries_of(rows: Rows) -> list[str]:
-    return [name for number, name in enumerate(layout.COUNTRIES) if (rows.country == number).any()]
+    def is_plain(self, pixels: np.ndarray) -> bool:
+        """Patches of open water may span less than `PLAIN` in every band, and then equal ones may occur."""
+        return all(int(np.ptp(band)) <= PLAIN for band in pixels)
 
 
 def _some_of(name: str, values: list[str] | None, valid: tuple[str, ...]) -> list[str]:

@@ -1,19 +1,19 @@
-"""Where the files of a BigEarthNet-S2 v2.0 folder lie, and how one patch is decoded. The reader and the checker share
-these rules.
-"""
+"""Where the files of a BigEarthNet-S2 v2.0 folder lie, and how one patch is decoded: for the reader and the check."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedrs_lightning.data.archives.bigearthnet import faults
+from fedrs_lightning.data.archives.folders import existing_folder, names_in, no_permission, nothing_found, subfolders
 from fedrs_lightning.data.rasters.plain_tiff import plain_pixels
+from fedrs_lightning.data.rasters.rows import open_rows
 from fedrs_lightning.errors import DataError
 
 CLASSES = (
@@ -52,16 +52,8 @@ SIDE = dict.fromkeys(BANDS_10M, 120) | dict.fromkeys(BANDS_20M, 60) | dict.fromk
 """Pixels along a side of each band; every patch covers 1200 m x 1200 m."""
 
 COUNTRIES = (
-    "Finland",
-    "Ireland",
-    "Serbia",
-    "Austria",
-    "Belgium",
-    "Lithuania",
-    "Portugal",
-    "Switzerland",
-    "Kosovo",
-    "Luxembourg",
+    *("Finland", "Ireland", "Serbia", "Austria", "Belgium", "Lithuania", "Portugal", "Switzerland"),
+    *("Kosovo", "Luxembourg"),
 )
 """The eight clients of FedMAD in their order, then the two countries without summer patches."""
 
@@ -72,15 +64,13 @@ METADATA = "metadata.parquet"
 FLAGGED_METADATA = "metadata_for_patches_with_snow_cloud_or_shadow.parquet"
 SYNTHETIC = "SYNTHETIC.json"
 EXPECTED = (
-    "expected BigEarthNet-S2/<product>/<patch>/<patch>_B02.tif, with product folders such as "
+    "BigEarthNet-S2/<product>/<patch>/<patch>_B02.tif, with product folders such as "
     "S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP"
 )
 
 PRODUCT = r"S2[A-Z]_MSIL2A_\d{4}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])T\d{6}_N\d{4}_R\d{3}_T\d{2}[A-Z]{3}"
 PATCH = PRODUCT + r"_\d{2}_\d{2}"
 _PATCH_V1 = r"S2[A-Z]_MSIL2A_\d{8}T\d+_\d+_\d+"
-_ARCHIVE = re.compile(r"\.(tar\.zst|tar\.gz[a-z]{0,2}|tgz|tar)$")
-_JUNK = {"Thumbs.db", "desktop.ini", "__MACOSX"}
 
 
 @dataclass(frozen=True)
@@ -130,8 +120,13 @@ def find_layout(
     Raises:
         DataError: there is no v2.0 tree; says what was expected and what was found.
     """
-    images, kind = find_root(root)
-    top = Path(root).expanduser()
+    top = existing_folder(root, "BigEarthNet", EXPECTED)
+    for images in (top, top / IMAGES):
+        kind = "lmdb" if (images / "data.mdb").is_file() else "files"
+        if kind == "lmdb" or _holds(images, PRODUCT):
+            break
+    else:
+        raise _not_found(top)
     if metadata is not None:
         table = Path(metadata).expanduser()
     else:
@@ -141,59 +136,25 @@ def find_layout(
     return Layout(images, kind, table, flagged)
 
 
-def find_root(root: str | os.PathLike[str]) -> tuple[Path, str]:
-    """The folder of the images under a root, and its kind (`files` or `lmdb`).
-
-    Raises:
-        DataError: there is no v2.0 tree; says what was expected and what was found.
-    """
-    top = Path(root).expanduser()
-    if not top.exists():
-        raise DataError(f"{top}: no such folder; set root to the BigEarthNet folder that you downloaded and unpacked")
-    if not top.is_dir():
-        packed = _ARCHIVE.search(top.name)
-        raise DataError(_still_packed(top) if packed else f"{top}: is a file; set root to the BigEarthNet folder")
-    for folder in (top, top / IMAGES):
-        if (folder / "data.mdb").is_file():
-            return folder, "lmdb"
-        if folder.is_dir() and _holds(folder, PRODUCT):
-            return folder, "files"
-    raise DataError(root_fault(top))
-
-
-def root_fault(top: Path) -> str:
+def _not_found(top: Path) -> DataError:
     """Why no v2.0 tree was found under an existing folder."""
-    folders = [top, *(path for path in _entries(top) if path.is_dir())]
+    folders = [top, *subfolders(top)]
     for folder in folders:
         text = v1_fault(folder)
         if text:
-            return text
+            return DataError(text)
     if re.fullmatch(PRODUCT, top.name):
-        return f"{top}: is one product folder; set root to {top.parent}"
+        return DataError(f"{top}: is one product folder; set root to {top.parent}")
     if re.fullmatch(PATCH, top.name):
-        return f"{top}: is one patch folder; set root to {top.parent.parent}"
+        return DataError(f"{top}: is one patch folder; set root to {top.parent.parent}")
     for folder in folders[1:]:
         if (folder / "data.mdb").is_file() or _holds(folder, PRODUCT) or _holds(folder / IMAGES, PRODUCT):
-            return f"{top}: is one level too high; set root to {folder}"
-    packed = [path for folder in folders for path in _entries(folder) if _ARCHIVE.search(path.name)]
-    if packed:
-        return _still_packed(packed[0])
-    names = [path.name for path in _entries(top)]
-    found = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    return (
-        f"{top}: no BigEarthNet v2.0 tree; {EXPECTED}, found: {found}"
-        if names
-        else f"{top}: the folder is empty; {EXPECTED}"
-    )
+            return DataError(f"{top}: is one level too high; set root to {folder}")
+    return nothing_found(top, EXPECTED, 1)
 
 
-def _still_packed(path: Path) -> str:
-    name, folder = path.name, path.parent
-    if ".tar.gza" in name:  # split in parts: .tar.gzaa, .tar.gzab
-        command = f"cat {folder / name.split('.tar.gz')[0]}.tar.gz* | tar -xz -C {folder}"
-    else:
-        command = f"tar {'--zstd ' if name.endswith('.zst') else ''}-xf {path} -C {folder}"
-    return f"{path}: is still packed; unpack it with: {command}"
+def _holds(folder: Path, pattern: str) -> bool:
+    return any(re.fullmatch(pattern, name) for name in names_in(folder))
 
 
 def v1_fault(path: Path) -> str | None:
@@ -202,116 +163,66 @@ def v1_fault(path: Path) -> str | None:
     Args:
         path: a root, a folder of patches, or one patch folder.
     """
-    for folder in (path, *_entries(path)):
-        if re.fullmatch(_PATCH_V1, folder.name) and folder.is_dir():
-            return _version_one(folder, "a patch without product folder, its column and row not padded")
-    label = next((file for file in _entries(path) if file.name.endswith("_labels_metadata.json")), None)
-    return None if label is None else _version_one(label, "a JSON file of labels beside the bands")
+    names = names_in(path)
+    places = (path, *(path / name for name in names if re.fullmatch(_PATCH_V1, name)))
+    patch = next((place for place in places if re.fullmatch(_PATCH_V1, place.name) and place.is_dir()), None)
+    label = next((path / name for name in names if name.endswith("_labels_metadata.json")), None)
+    if patch is None and label is None:
+        return None
+    sign = "a JSON file of labels beside the bands"
+    if patch is not None:
+        sign = "a patch without product folder, its column and row not padded"
+    others = "its pixels, labels and splits are others than those of v2.0 and the two must not be mixed"
+    remedy = "download BigEarthNet v2.0 (BigEarthNet-S2.tar.zst and metadata.parquet)"
+    return f"{patch or label}: this is BigEarthNet v1.0 ({sign}); {others}; {remedy}"
 
 
-def _version_one(path: Path, sign: str) -> str:
-    return (
-        f"{path}: this is BigEarthNet v1.0 ({sign}); its pixels, labels and splits are others than those of v2.0 and "
-        "the "
-        "two must not be mixed; download BigEarthNet v2.0 (BigEarthNet-S2.tar.zst and metadata.parquet)"
-    )
+def stacked(read: Callable[[str], np.ndarray]) -> dict[str, np.ndarray]:
+    """The ten bands of a patch: `image10` uint16 [4, 120, 120], `image20` uint16 [6, 60, 60], reflectance x 10000.
 
-
-def junk(name: str) -> bool:
-    """Files that operating systems and viewers leave behind."""
-    return name.startswith(".") or name in _JUNK or name.endswith((".tfw", ".aux.xml", ".ovr"))
-
-
-def synthetic_marker(layout: Layout) -> Path | None:
-    """`SYNTHETIC.json` of the archive, if it is synthetic."""
-    places = (layout.images / SYNTHETIC, layout.images.parent / SYNTHETIC)
-    return next((path for path in places if path.is_file()), None)
-
-
-def decode_patch(images: Path, patch_id: str) -> dict[str, np.ndarray]:
-    """Read the ten band files of a patch: `image10` uint16 [4, 120, 120] and `image20` uint16 [6, 60, 60], reflectance
-    x 10000.
-
-    Raises:
-        DataError: a file is missing, unreadable, zero everywhere, or has another size or type; names the file.
+    Args:
+        read: gives the pixels of a band by its name.
     """
-    return {
-        "image10": np.stack([read_band(band_path(images, patch_id, band), band) for band in BANDS_10M]),
-        "image20": np.stack([read_band(band_path(images, patch_id, band), band) for band in BANDS_20M]),
-    }
+    groups = {"image10": BANDS_10M, "image20": BANDS_20M}
+    return {name: np.stack([read(band) for band in bands]) for name, bands in groups.items()}
 
 
 def read_band(path: Path, band: str) -> np.ndarray:
-    """Pixels of one band file, uint16 [H, W]. Plain files, as in the official archive, need no GDAL; the values are the
-    same.
+    """Pixels of one band file, uint16 [H, W].
+
+    Plain files, as in the official archive, need no GDAL; the values are the same.
 
     Raises:
-        DataError: as in `decode_patch`.
+        DataError: it is missing, unreadable, zero everywhere, or has another size or type; names the file.
     """
     try:
         pixels = plain_pixels(path, SIDE[band])
-    except OSError:
-        pixels = None  # what is wrong with it is said below
-    if pixels is None:
-        pixels = _read_any(path, band)
+    except OSError as error:
+        raise DataError(unreadable(path, error)) from None
+    if pixels is not None:
+        return checked(pixels[None], path, band)
+    with open_rows(path) as raster:
+        return checked(raster.rows(0, raster.height), path, band)
+
+
+def checked(pixels: np.ndarray, path: Path, band: str) -> np.ndarray:
+    """The only band [H, W] of [1, H, W] pixels.
+
+    Raises:
+        DataError: zero everywhere, or another size or type; names the path.
+    """
+    side, (count, height, width) = SIDE[band], pixels.shape
+    if (count, str(pixels.dtype), height, width) != (1, "uint16", side, side):
+        there = f"has {count} band{'s' if count != 1 else ''} of {pixels.dtype}, {width} x {height} pixels"
+        raise DataError(f"{path}: {there}, but must have one of uint16, {side} x {side}; {faults.REPLACE}")
     if not pixels.any():
-        raise DataError(faults.zero_band(path))
-    return pixels
+        raise DataError(f"{path}: is zero everywhere, which marks missing pixels; {faults.REPLACE}")
+    return np.asarray(pixels[0])
 
 
-def _read_any(path: Path, band: str) -> np.ndarray:
-    import rasterio
-    from rasterio.errors import RasterioError
-
-    try:
-        with rasterio.open(path) as raster:
-            fault = header_fault(raster, path, band)
-            if fault:
-                raise DataError(fault)
-            return np.asarray(raster.read(1))
-    except RasterioError as error:
-        raise DataError(_open_fault(path, error)) from None
-
-
-def header_fault(raster: object, path: Path, band: str) -> str | None:
-    """What is wrong with an opened band file by its header, or None."""
-    count, dtypes = raster.count, raster.dtypes  # type: ignore[attr-defined]
-    width, height = raster.width, raster.height  # type: ignore[attr-defined]
-    return faults.bad_band(path, count, dtypes[0], width, height, SIDE[band])
-
-
-def _open_fault(path: Path, error: Exception) -> str:
-    if not path.exists():
-        return faults.missing_band(path)
-    return faults.unreadable_band(path, error) if os.access(path, os.R_OK) else faults.no_permission(path)
-
-
-def decoder_name() -> str:
-    """Library and version that decode the band files."""
-    import rasterio
-
-    return f"rasterio {rasterio.__version__}, gdal {rasterio.__gdal_version__}"
-
-
-def _entries(folder: Path) -> list[Path]:
-    """Entries without junk, sorted; none of what is no folder."""
-    try:
-        return sorted(Path(entry.path) for entry in os.scandir(folder) if not junk(entry.name))
-    except (NotADirectoryError, FileNotFoundError):
-        return []
-    except PermissionError:
-        raise DataError(faults.no_permission(folder)) from None
-
-
-def _holds(folder: Path, pattern: str) -> bool:
-    return any(re.fullmatch(pattern, entry.name) for entry in _names(folder))
-
-
-def _names(folder: Path) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            yield from entries
-    except (NotADirectoryError, FileNotFoundError):
-        return
-    except PermissionError:
-        raise DataError(faults.no_permission(folder)) from None
+def unreadable(path: Path, error: OSError) -> str:
+    """Message about a band file that the system does not give."""
+    if isinstance(error, PermissionError):
+        return no_permission(path)
+    missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+    return faults.missing_band(path) if missing else faults.unreadable_band(path, error.strerror)

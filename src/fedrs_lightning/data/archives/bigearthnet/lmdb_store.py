@@ -1,6 +1,4 @@
-"""Pixels of BigEarthNet patches from an LMDB as `rico-hdl` writes it: patch id to a safetensors dictionary of its
-bands.
-"""
+"""Pixels of BigEarthNet patches from an LMDB of `rico-hdl`: patch id to a safetensors dictionary of its bands."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ class LmdbStore:
             return np.asarray([cursor.set_key(name.encode()) for name in patch_ids], dtype=bool)
 
     def decode(self, patch_id: str) -> dict[str, np.ndarray]:
-        """`image10` uint16 [4, 120, 120] and `image20` uint16 [6, 60, 60].
+        """See `PatchStore.decode`.
 
         Raises:
             DataError: the patch or one of its bands is missing, damaged, zero everywhere, or of another size or type.
@@ -55,44 +53,28 @@ class LmdbStore:
             bands = load(value)
         except (SafetensorError, ValueError, KeyError) as error:
             raise DataError(faults.unreadable_band(place, error, "a safetensors dictionary")) from None
-        return {
-            "image10": np.stack([_band(bands, band, place) for band in layout.BANDS_10M]),
-            "image20": np.stack([_band(bands, band, place) for band in layout.BANDS_20M]),
-        }
+
+        def read(band: str) -> np.ndarray:
+            if band not in bands:
+                raise DataError(faults.missing_band(place / band))
+            pixels = bands[band]
+            return layout.checked(pixels[None] if pixels.ndim == 2 else pixels, place / band, band)
+
+        return layout.stacked(read)
 
     def fingerprint(self, patch_ids: Sequence[str]) -> str:
         """SHA-256 over size and modification time of the database file."""
         return fingerprint([("data.mdb", self.folder / "data.mdb")])
 
 
-def _band(bands: dict[str, np.ndarray], band: str, place: Path) -> np.ndarray:
-    path = place / band
-    if band not in bands:
-        raise DataError(faults.missing_band(path))
-    pixels = bands[band]
-    height, width = pixels.shape if pixels.ndim == 2 else (0, 0)
-    fault = faults.bad_band(
-        path, 1 if pixels.ndim == 2 else pixels.ndim, str(pixels.dtype), width, height, layout.SIDE[band]
-    )
-    if fault:
-        raise DataError(fault)
-    if not pixels.any():
-        raise DataError(faults.zero_band(path))
-    return pixels
-
-
 @cache
 def _open(folder: Path) -> Any:
-    """The environment, once a process as LMDB demands; without a lock file, as nobody writes and the folder may be
-    read-only.
-    """
+    """The environment, once a process as LMDB demands; without a lock file, as the folder may be read-only."""
     try:
         import lmdb
     except ImportError:
-        raise DataError(
-            f"{folder}: is an LMDB; reading it needs the package lmdb, which is not installed; run: pip install "
-            "'fedrs-lightning[lmdb]'"
-        ) from None
+        needs = "is an LMDB; reading it needs the package lmdb, which is not installed"
+        raise DataError(f"{folder}: {needs}; run: pip install 'fedrs-lightning[lmdb]'") from None
     try:
         return lmdb.open(str(folder), readonly=True, lock=False, readahead=False, max_readers=1024)
     except lmdb.Error as error:

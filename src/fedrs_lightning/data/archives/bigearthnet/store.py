@@ -11,8 +11,9 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from fedrs_lightning.data.archives.bigearthnet import faults
 from fedrs_lightning.data.archives.bigearthnet import files as layout
+from fedrs_lightning.data.archives.folders import names_in
+from fedrs_lightning.data.rasters.rows import gdal_version
 from fedrs_lightning.errors import DataError
 
 THREADS = 16  # a network file system answers many questions at a time
@@ -53,24 +54,17 @@ class TreeStore:
     """
 
     def __init__(self, images: Path, look: Look = "files") -> None:
-        self.images, self.look, self.decoder = images, look, layout.decoder_name()
+        self.images, self.look, self.decoder = images, look, gdal_version()
 
     def present(self, patch_ids: Sequence[str]) -> np.ndarray:
         """Which of the patches have a folder, bool [N]; lists each product folder once."""
-        listed: dict[str, set[str]] = {}
-        for product in dict.fromkeys(map(layout.product_of, patch_ids)):
-            try:
-                with os.scandir(self.images / product) as entries:
-                    listed[product] = {entry.name for entry in entries}
-            except (FileNotFoundError, NotADirectoryError):
-                listed[product] = set()
-            except PermissionError:
-                raise DataError(faults.no_permission(self.images / product)) from None
+        products = dict.fromkeys(map(layout.product_of, patch_ids))
+        listed = {product: set(names_in(self.images / product)) for product in products}
         return np.asarray([name in listed[layout.product_of(name)] for name in patch_ids], dtype=bool)
 
     def decode(self, patch_id: str) -> dict[str, np.ndarray]:
-        """See `bigearthnet_files.decode_patch`."""
-        return layout.decode_patch(self.images, patch_id)
+        """See `PatchStore.decode`."""
+        return layout.stacked(lambda band: layout.read_band(layout.band_path(self.images, patch_id, band), band))
 
     def fingerprint(self, patch_ids: Sequence[str]) -> str:
         """SHA-256 over sizes and modification times, in the order of `patch_ids`.
@@ -92,10 +86,8 @@ class TreeStore:
                 try:
                     # A million of them, and a Path costs more than the call.
                     status = os.stat(path)  # noqa: PTH116
-                except PermissionError:
-                    raise DataError(faults.no_permission(Path(path))) from None
-                except OSError:
-                    raise DataError(faults.missing_band(Path(path))) from None
+                except OSError as error:
+                    raise DataError(layout.unreadable(Path(path), error)) from None
                 digest.update(f"{name}{ending}\x1f{status.st_size}\x1f{status.st_mtime_ns}\n".encode())
         return digest.hexdigest()
 

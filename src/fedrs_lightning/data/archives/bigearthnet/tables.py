@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedrs_lightning.data.archives.bigearthnet import faults
 from fedrs_lightning.data.archives.bigearthnet.files import CLASSES, COUNTRIES, PATCH, SPLITS, SUMMER, Layout
+from fedrs_lightning.data.archives.folders import no_permission
 from fedrs_lightning.errors import ConfigError, DataError
 
 COLUMNS = ("patch_id", "labels", "split", "country", "contains_seasonal_snow", "contains_cloud_or_shadow")
@@ -56,8 +57,7 @@ class Rows:
 _ARRAYS = tuple(each.name for each in fields(Rows) if each.name != "faults")
 
 
-@dataclass(frozen=True)
-class CountryRow:
+class CountryRow(NamedTuple):
     """One line of the table of countries: patches by split, and days of acquisition."""
 
     country: str
@@ -83,10 +83,8 @@ def read_tables(layout: Layout, flagged: bool) -> Rows:
         DataError: a table is missing or unreadable. What is wrong inside is in `faults`.
     """
     if not layout.metadata.is_file():
-        raise DataError(
-            f"{layout.metadata}: no such table; put metadata.parquet from the BigEarthNet v2.0 archive there, or set "
-            "metadata to where it lies"
-        )
+        remedy = "put metadata.parquet from the BigEarthNet v2.0 archive there, or set metadata to where it lies"
+        raise DataError(f"{layout.metadata}: no such table; {remedy}")
     rows = read_table(layout.metadata)
     if flagged:
         if not layout.flagged.is_file():
@@ -96,35 +94,30 @@ def read_tables(layout: Layout, flagged: bool) -> Rows:
         rows = Rows(**joined, faults=rows.faults + second.faults)
     else:
         rows = rows.take(~rows.flagged)
-    order = np.argsort(rows.patch_ids.astype(bytes), kind="stable")
-    rows = rows.take(order)
+    rows = rows.take(np.argsort(rows.patch_ids.astype(bytes), kind="stable"))
     again = np.flatnonzero(rows.patch_ids[1:] == rows.patch_ids[:-1]) + 1
     if len(again):
-        rows = replace(
-            rows.take(np.setdiff1d(np.arange(len(rows)), again)),
-            faults=(*rows.faults, *_repeated(layout.metadata, rows, again)),
-        )
+        single = rows.take(np.setdiff1d(np.arange(len(rows)), again))
+        rows = replace(single, faults=(*rows.faults, *_repeated(layout.metadata, rows, again)))
     return rows
 
 
 def _repeated(path: Path, rows: Rows, again: np.ndarray) -> list[str]:
     """What is wrong with rows whose patch id is that of the row before."""
     texts = []
-    for column, names in (("split", SPLITS), ("country", COUNTRIES)):
-        values = getattr(rows, column)
+
+    def add(found: np.ndarray, what: str) -> None:
+        patch = f"{path}: patch {rows.patch_ids[found[0]]}{faults.more(len(found) - 1)}"
+        texts.append(f"{patch} {what}; {faults.REPLACE}")
+
+    for values, names in ((rows.split, SPLITS), (rows.country, COUNTRIES)):
         moved = again[values[again] != values[again - 1]]
         if len(moved):
             first, second = (names[int(values[row])] for row in (moved[0] - 1, moved[0]))
-            texts.append(
-                f"{path}: patch {rows.patch_ids[moved[0]]}{faults.more(len(moved) - 1)} is in {first} and in {second}; "
-                f"a patch may be in one split and one country only; {faults.REPLACE}"
-            )
+            add(moved, f"is in {first} and in {second}; a patch may be in one split and one country only")
         again = again[values[again] == values[again - 1]]
     if len(again):
-        texts.append(
-            f"{path}: patch {rows.patch_ids[again[0]]}{faults.more(len(again) - 1)} has two rows; a patch may be in "
-            f"one table only, and once; {faults.REPLACE}"
-        )
+        add(again, "has two rows; a patch may be in one table only, and once")
     return texts
 
 
@@ -139,35 +132,29 @@ def read_table(path: Path) -> Rows:
         import pyarrow as pa
         from pyarrow import compute, parquet
     except ImportError:
-        raise DataError(
-            "reading metadata.parquet needs the package pyarrow, which is not installed; run: pip install pyarrow"
-        ) from None
+        needs = "reading metadata.parquet needs the package pyarrow, which is not installed"
+        raise DataError(f"{needs}; run: pip install pyarrow") from None
     try:
         present = parquet.read_schema(path).names
         lacking = [name for name in COLUMNS if name not in present]
         if lacking:
             columns = (", ".join(present[:9]) + (", ..." if len(present) > 9 else "")) or "none"
-            raise DataError(
-                f"{path}: has no column {', '.join(lacking)} (columns: {columns}); use the table of BigEarthNet v2.0"
-            )
+            there = f"has no column {', '.join(lacking)} (columns: {columns})"
+            raise DataError(f"{path}: {there}; use the table of BigEarthNet v2.0")
         table = parquet.read_table(path, columns=list(COLUMNS))
         ids, split, country = (_array(table, name, pa.string()) for name in ("patch_id", "split", "country"))
         labels = _array(table, "labels", pa.list_(pa.string()))
-        snow, cloud = (
-            _array(table, name, pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False) for name in COLUMNS[4:]
-        )
+        snow, cloud = (_numbers(_array(table, name, pa.bool_()).fill_null(False)) for name in COLUMNS[4:])
     except PermissionError:
-        raise DataError(faults.no_permission(path)) from None
+        raise DataError(no_permission(path)) from None
     except (pa.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path}: cannot be read as a Parquet table ({reason}); {faults.REPLACE}") from None
-    names = ids.fill_null("").to_numpy(zero_copy_only=False)
+    names = _numbers(ids.fill_null(""))
     found = _Faults(path, names)
-    valid = compute.match_substring_regex(ids, f"^{PATCH}$").fill_null(False).to_numpy(zero_copy_only=False)
-    found.add(
-        ~valid,
-        "'{patch}'{more} is no patch id of v2.0, such as S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP_26_57; {replace}",
-    )
+    valid = _numbers(compute.match_substring_regex(ids, f"^{PATCH}$").fill_null(False))
+    example = "S2A_MSIL2A_20170613T101031_N9999_R022_T33UUP_26_57"
+    found.add(~valid, "'{patch}'{more} is no patch id of v2.0, such as {example}; {replace}", example=example)
     day = np.zeros(len(names), np.int32)
     day[valid] = _days(names[valid])
     splits = _codes(split, SPLITS, found, "split")
@@ -197,6 +184,35 @@ def in_season(rows: Rows, season: Season) -> np.ndarray:
     return np.isin(rows.month, months_of(season))
 
 
+def choose(rows: Rows, season: Season, countries: Sequence[str] | None, table: Path, rule: str) -> Rows:
+    """The rows of a season and of some countries, with a fault where a choice leaves nothing.
+
+    Args:
+        rows: of `read_tables`.
+        season: see `months_of`.
+        countries: None takes all.
+        table: where the rows are from, for a fault.
+        rule: names the season in a fault.
+    """
+    chosen = rows.take(in_season(rows, season))
+    there, texts = present_countries(chosen), []
+    text = f"countries with patches: {', '.join(there)}" if there else "no country has any"
+    for name in countries or ():
+        if name not in there:
+            remedy = f"take it out of countries or change season ({text})"
+            texts.append(f"country {name} has no patches left ({rule}); {remedy}")
+    if countries:
+        chosen = chosen.take(np.isin(chosen.country, [COUNTRIES.index(name) for name in countries]))
+    elif not len(chosen):
+        texts.append(f"{table}: no patches left ({rule}); set season: all, or check the table")
+    return replace(chosen, faults=(*rows.faults, *texts))
+
+
+def present_countries(rows: Rows) -> list[str]:
+    """Countries that have rows, in the order of `COUNTRIES`."""
+    return [COUNTRIES[number] for number in np.unique(rows.country).tolist()]
+
+
 def country_table(rows: Rows, season: Season = "summer") -> list[CountryRow]:
     """Patches by country and split, and days of acquisition, for the countries that have patches in the season.
 
@@ -206,17 +222,12 @@ def country_table(rows: Rows, season: Season = "summer") -> list[CountryRow]:
         rows: of `read_table` or `read_tables`.
         season: see `months_of`.
     """
-    chosen = rows.take(in_season(rows, season) & ~rows.flagged)
-    cells = np.bincount(
-        chosen.country.astype(np.int64) * len(SPLITS) + chosen.split, minlength=len(COUNTRIES) * len(SPLITS)
-    )
-    counts = cells.reshape(len(COUNTRIES), len(SPLITS)).tolist()
-    dated = np.unique(chosen.country.astype(np.int64) * 10**8 + chosen.day) // 10**8
-    days = np.bincount(dated, minlength=len(COUNTRIES)).tolist()
-    lines = [
-        CountryRow(name, row[0], row[1], row[2], day) for name, row, day in zip(COUNTRIES, counts, days, strict=True)
-    ]
-    return [line for line in lines if line.total]
+    chosen, lines = rows.take(in_season(rows, season) & ~rows.flagged), []
+    for name in present_countries(chosen):
+        own = chosen.country == COUNTRIES.index(name)
+        counts = np.bincount(chosen.split[own], minlength=len(SPLITS)).tolist()
+        lines.append(CountryRow(name, counts[0], counts[1], counts[2], len(np.unique(chosen.day[own]))))
+    return lines
 
 
 class _Faults:
@@ -239,6 +250,10 @@ def _array(table: Any, name: str, kind: Any) -> Any:
     return table[name].cast(kind).combine_chunks()
 
 
+def _numbers(column: Any) -> np.ndarray:
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
 def _days(names: np.ndarray) -> np.ndarray:
     """Field three of the patch ids, as numbers."""
     letters = names.astype("S19").view(np.uint8).reshape(len(names), 19)[:, 11:]
@@ -249,7 +264,7 @@ def _codes(column: Any, known: Sequence[str], found: _Faults, name: str) -> np.n
     """Position of each value in `known`, -1 for another one."""
     encoded = column.dictionary_encode()
     values = encoded.dictionary.to_pylist()
-    raw = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+    raw = _numbers(encoded.indices.fill_null(len(values)))
     found.add(raw == len(values), "{name} of patch {patch}{more} is empty; {replace}", name=name)
     for number, value in enumerate(values):
         if value not in known:
@@ -269,9 +284,9 @@ def _multi_hot(labels: Any, found: _Faults) -> np.ndarray:
 
     hot = np.zeros((len(labels), len(CLASSES)), bool)
     encoded = compute.list_flatten(labels).dictionary_encode()
-    rows = compute.list_parent_indices(labels).to_numpy(zero_copy_only=False)
+    rows = _numbers(compute.list_parent_indices(labels))
     values = encoded.dictionary.to_pylist()
-    codes = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+    codes = _numbers(encoded.indices.fill_null(len(values)))
     for number, value in enumerate([*values, ""]):
         where = rows[codes == number]
         if value in CLASSES:
@@ -279,9 +294,7 @@ def _multi_hot(labels: Any, found: _Faults) -> np.ndarray:
         elif len(where):
             bad = np.zeros(len(labels), bool)
             bad[where] = True
-            text = (
-                "label '{value}' of patch {patch}{more} is not one of the 19 BigEarthNet classes; use the table of v2.0"
-            )
-            found.add(bad, text, value=value)
+            text = "label '{value}' of patch {patch}{more} is not one of the 19 BigEarthNet classes"
+            found.add(bad, text + "; use the table of v2.0", value=value)
     found.add(~hot.any(axis=1) & ~found.rows, "patch {patch}{more} has no label; {replace}")
     return hot

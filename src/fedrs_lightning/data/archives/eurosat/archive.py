@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,9 +12,11 @@ import numpy as np
 from fedrs_lightning.data.archives.archive import ImageArchive, ImageListing, Statistics
 from fedrs_lightning.data.archives.eurosat import files as layout
 from fedrs_lightning.data.archives.eurosat.lists import read_attributes, read_split_lists
+from fedrs_lightning.data.archives.folders import synthetic_facts
 from fedrs_lightning.data.packs.fields import Field
-from fedrs_lightning.errors import one_of
-from fedrs_lightning.files import read_json
+from fedrs_lightning.data.rasters.faults import has_end_mark
+from fedrs_lightning.data.rasters.rows import open_picture, open_rows
+from fedrs_lightning.errors import DataError, one_of
 
 if TYPE_CHECKING:
     from fedrs_lightning.data.check.report import Report
@@ -25,6 +29,8 @@ ALL: Statistics = (
     (245.72, 333.01, 395.09, 593.75, 566.42, 861.18, 1086.63, 1117.98, 404.92, 4.78, 1002.59, 761.30, 1231.59),
 )
 """Widely quoted statistics of the 27,000 GeoTIFFs in the order of `BANDS`, reflectance x 10000 (as in TorchGeo)."""
+
+PLAIN = 3.0  # grey levels; a tile that varies less shows nothing
 
 
 class EuroSAT(ImageArchive):
@@ -71,8 +77,8 @@ class EuroSAT(ImageArchive):
 
     def listing(self) -> ImageListing:
         """See `ImageArchive.listing`; checks names and kinds of all files."""
-        found = layout.scan(self.root, self.bands)
-        ids = [file.id for file in found.files]
+        folder, files = layout.scan(self.root, self.bands)
+        ids = [file.id for file in files]
         splits, facts = None, dict[str, Any](lists=self.lists)
         if self.lists is not None:
             splits = np.full(len(ids), "", dtype="<U10")
@@ -82,17 +88,8 @@ class EuroSAT(ImageArchive):
         attributes = {"number": np.asarray([layout.tile_number(name) for name in ids])}
         if self.attributes is not None:
             attributes |= read_attributes(Path(self.attributes).expanduser(), ids)
-        marker = layout.synthetic_marker(found.folder)
-        facts["synthetic"] = None if marker is None else dict(read_json(marker))
-        return ImageListing(
-            found.folder,
-            ids,
-            np.asarray([file.label for file in found.files], dtype=np.int64),
-            [file.path for file in found.files],
-            splits,
-            attributes=attributes,
-            facts=facts,
-        )
+        facts["synthetic"] = synthetic_facts(folder, layout.LEVELS)
+        return replace(listed(folder, files), splits=splits, attributes=attributes, facts=facts)
 
     def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
         """See `Archive.check`."""
@@ -104,6 +101,29 @@ class EuroSAT(ImageArchive):
         """Known without decoding."""
         return {"image": Field((len(self.band_names), layout.SIDE, layout.SIDE), self.dtype)}
 
+    def check_header(self, path: Path) -> bool:
+        """Kind, size, and whether the file is whole."""
+        if self.bands == "all":
+            with open_rows(path) as raster:
+                layout.check_geotiff(raster, path)
+                raster.rows(layout.SIDE - 1, layout.SIDE)  # fails where the end of the file is missing
+            return True
+        with open_picture(path) as image:
+            layout.check_jpeg(image, path)
+        if not has_end_mark(path, b"\xff\xd9"):
+            raise DataError(f"{path}: is truncated (no end-of-image mark); replace it from the archive")
+        return True
+
     def decode(self, path: Path) -> np.ndarray:
         """See `ImageArchive.decode`."""
         return layout.decode_rgb(path) if self.bands == "rgb" else layout.decode_all(path)
+
+    def is_plain(self, pixels: np.ndarray) -> bool:
+        """Tiles of open water are nearly plain, and equal ones do occur among the JPEGs."""
+        return self.bands == "rgb" and bool(pixels.std(axis=(1, 2)).max() < PLAIN)
+
+
+def listed(folder: Path, files: Sequence[layout.SourceFile]) -> ImageListing:
+    """Found images, without split and attributes."""
+    labels = np.asarray([file.label for file in files], dtype=np.int64)
+    return ImageListing(folder, [file.id for file in files], labels, [file.path for file in files])

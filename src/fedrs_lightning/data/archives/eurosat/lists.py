@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from fedrs_lightning.data.archives.tables import read_table
 from fedrs_lightning.errors import DataError
 
 
 def read_split_lists(
     split: str | os.PathLike[str], name: str, sample_ids: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Published train, validation and test lists (one file name a line) as sorted indices, and the start of their
-    paths.
+    """Sorted indices of published train, validation and test lists (a file name a line), and the start of their paths.
 
     Suffixes are not compared: the lists of EuroSAT name JPEGs and serve the GeoTIFFs too.
 
@@ -36,18 +35,16 @@ def read_split_lists(
     for part in ("train", "val", "test"):
         path = Path(f"{prefix}-{part}.txt")
         if not path.is_file():
-            raise DataError(
-                f"{path}: no such split list; set lists to the folder (or path start) of -train, -val and -test.txt"
-            )
+            remedy = "set lists to the folder (or path start) of -train, -val and -test.txt"
+            raise DataError(f"{path}: no such split list; {remedy}")
         names = [Path(line.strip()).stem for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         unknown = [stem for stem in names if stem not in index]
         if unknown:
             raise DataError(f"{path}: names {len(unknown)} tiles that are not in the data folder, such as {unknown[0]}")
         for stem in names:
             if stem in owner:
-                raise DataError(
-                    f"{path}: tile {stem} is also in {owner[stem].name}; a tile may be in one list only, and once"
-                )
+                also = f"tile {stem} is also in {owner[stem].name}"
+                raise DataError(f"{path}: {also}; a tile may be in one list only, and once")
             owner[stem] = path
         found.append(np.sort(np.asarray([index[stem] for stem in names], dtype=np.int64)))
     return found[0], found[1], found[2], prefix
@@ -61,21 +58,16 @@ def read_attributes(path: Path, sample_ids: Sequence[str]) -> dict[str, np.ndarr
     """
     if not path.is_file():
         raise DataError(f"{path}: no such attribute table; set attributes to a CSV with a column 'file', or to null")
-    with path.open(newline="", encoding="utf-8") as handle:
-        reader = csv.DictReader(handle)
-        columns = list(reader.fieldnames or [])
-        if "file" not in columns:
-            raise DataError(f"{path}: has no column 'file' (columns: {', '.join(columns) or 'none'})")
-        rows: dict[str, dict[str, str]] = {}
-        for row in reader:
-            stem = Path(row["file"]).stem
-            if stem in rows:
-                raise DataError(f"{path}: two rows for {stem}")
-            if any(row[column] is None for column in columns):
-                raise DataError(f"{path}: the row of {stem} has fewer than {len(columns)} columns")
-            rows[stem] = row
+    table, _ = read_table(path)
+    if "file" not in table:
+        raise DataError(f"{path}: has no column 'file' (columns: {', '.join(table)})")
+    rows: dict[str, int] = {}
+    for row, name in enumerate(table["file"]):
+        if rows.setdefault(Path(name).stem, row) != row:
+            raise DataError(f"{path}: two rows for {Path(name).stem}")
     stems = [Path(sample_id).stem for sample_id in sample_ids]
     lacking = [stem for stem in stems if stem not in rows]
     if lacking:
         raise DataError(f"{path}: no row for {len(lacking)} of {len(stems)} tiles, such as {lacking[0]}")
-    return {column: np.asarray([rows[stem][column] for stem in stems]) for column in columns if column != "file"}
+    order = [rows[stem] for stem in stems]
+    return {name: np.asarray(values)[order] for name, values in table.items() if name != "file"}

@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedrs_lightning.data.archives.archive import Split, TileArchive, TileListing
-from fedrs_lightning.data.archives.folders import numeric, synthetic_facts
-from fedrs_lightning.data.archives.isprs.files import (
-    AS_CONVERTED,
-    FIVE,
-    LABEL_HINT,
-    SIX,
-    Clutter,
-    ConvertedFiles,
-    ConvertedTile,
-    LabelSet,
-    TileFiles,
-    index_values,
-    palette,
-    refuse_orphans,
-)
-from fedrs_lightning.data.rasters.tiles import Tile, by_position
+from fedrs_lightning.data.archives.folders import existing_folder, nothing_found, numeric, synthetic_facts, walk
+from fedrs_lightning.data.archives.isprs.files import ISPRSFiles, converted_tile, converted_tree
+from fedrs_lightning.data.rasters.class_tables import ISPRS, ISPRS_CONVERTED, without
+from fedrs_lightning.data.rasters.rows import GEOTIFF
+from fedrs_lightning.data.rasters.tiles import Mix, Reading, Tile, by_position
 from fedrs_lightning.errors import ConfigError, DataError, one_of
 
+if TYPE_CHECKING:
+    from fedrs_lightning.data.check.report import Report
 
-class Found(Protocol):
-    """What listing a folder gives."""
-
-    folder: Path
-    unknown: list[Path]
-    converted: ConvertedFiles | None
-
-    def label_copies(self, kind: str, tile: str) -> list[Path]:
-        """Label files of a tile in order of preference; `kind` is full or eroded."""
-        ...
-
-    def labelled(self) -> set[str]:
-        """Tiles that have a label of any kind."""
-        ...
+Clutter = Literal["ignore", "class"]
+LabelSet = Literal["auto", "full", "eroded"]
+DEPTH = 3  # levels below the root at which files may lie: zips sometimes nest a second folder of the same name
+LABEL_HINT = "this is a photo, not a label, or a label blended over one; are image and label interchanged?"
+CONVERTED_HINT = "not a converted index PNG (0 boundary, 1 to 6)"
 
 
 class ISPRSArchive(TileArchive):
@@ -51,24 +33,29 @@ class ISPRSArchive(TileArchive):
     Attributes:
         title: of the data set.
         official: training and test tiles.
+        kinds: of images, with the number of their bands.
+        side: height and width of all official tiles; None where they vary.
         unit: what a tile is called, in the plural.
+        named: name of a file without its ending; the first group is the tile.
         prefix: of a tile's id in the names of a converted tree.
+        numbered: pattern of a tile's id.
         example: how an id looks.
+        expected: what the folder should hold, for the error.
     """
 
     title: str
     official: tuple[tuple[str, ...], tuple[str, ...]]
+    kinds: Mapping[str, int]
+    side: tuple[int, int] | None = None
     unit = "tiles"
+    named: str
     prefix = ""
+    numbered: str
     example: str
+    expected: str
 
     def _keep(
-        self,
-        labels_train: LabelSet,
-        labels_eval: LabelSet,
-        clutter: Clutter,
-        skip_tiles: list[str] | None,
-        split: Split,
+        self, labels_train: LabelSet, labels_eval: LabelSet, clutter: Clutter, skip: list[str] | None, split: Split
     ) -> None:
         """Check and store the common settings."""
         one_of("labels_train", labels_train, ("auto", "full", "eroded"))
@@ -76,54 +63,89 @@ class ISPRSArchive(TileArchive):
         one_of("clutter", clutter, ("ignore", "class"))
         one_of("split", split, ("official", "by_position"))
         self.labels_train, self.labels_eval, self.clutter, self.split = labels_train, labels_eval, clutter, split
-        self.skip_tiles = tuple(skip_tiles or ())
+        self.skip_tiles = tuple(skip or ())
         for tile in self.skip_tiles:
-            if tile not in self._known:
-                raise ConfigError(
-                    f"skip_tiles: '{tile}' is not one of {self._all}, which are named like {self.example}"
-                )
+            if tile not in self.known:
+                like = f"which are named like {self.example}"
+                raise ConfigError(f"skip_tiles: '{tile}' is not one of {self.all_tiles}, {like}")
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Five, or six with clutter."""
-        return SIX if self.clutter == "class" else FIVE
+        return ISPRS.names if self.clutter == "class" else ISPRS.names[:5]
 
     @property
     def unscored(self) -> tuple[str, ...]:  # type: ignore[override]
         """Clutter, where it is a class."""
-        return SIX[5:] if self.clutter == "class" else ()
+        return self.class_names[5:]
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Ids of all official tiles."""
+        return self.official[0] + self.official[1]
+
+    @property
+    def all_tiles(self) -> str:
+        """The official tiles in words."""
+        return f"the {len(self.known)} {self.title} {self.unit}"
 
     def settings(self) -> dict[str, Any]:
         """See `Archive.settings`."""
-        return super().settings() | {
-            "clutter": self.clutter,
-            "labels": {"train": self.labels_train, "eval": self.labels_eval},
-            "split": self.split,
-        }
+        labels = {"train": self.labels_train, "eval": self.labels_eval}
+        return super().settings() | {"clutter": self.clutter, "labels": labels, "split": self.split}
+
+    def files(self) -> ISPRSFiles:
+        """Find images and labels by their names, wherever they lie up to three levels below the root.
+
+        Raises:
+            DataError: no such folder, or nothing in it; archives that are still packed are named.
+        """
+        top = existing_folder(self.root, self.title)
+        found = ISPRSFiles(top, {kind: defaultdict(list) for kind in self.kinds})
+        for path in walk(top, DEPTH):
+            match = re.fullmatch(self.named, path.stem)
+            if match is not None and path.suffix.lower() in GEOTIFF:
+                self._place(found, path, match[1], match[2])
+        if not any(found.images.values()) and not found.unknown:
+            found.converted = converted_tree(top, self.prefix, self.numbered)
+            if found.converted is None or not found.converted.pieces:
+                part = re.match(r"\d_Ortho|\d_Labels|img_dir|ann_dir", top.name)
+                hint = f" (set root to the folder above, {top.parent}?)" if part else ""
+                raise nothing_found(top, f"{self.expected}, or img_dir/ and ann_dir/ of a converted set{hint}", DEPTH)
+        return found
 
     def listing(self) -> TileListing:
         """See `TileArchive.listing`."""
-        found = self._list()
+        found = self.files()
         if found.unknown:
-            raise DataError(f"{found.unknown[0]}: is none of {self._all}; rename it or move it out of the folder")
-        train, test, facts = self._converted(found.converted) if found.converted else self._from_files(found)
+            raise DataError(f"{found.unknown[0]}: is none of {self.all_tiles}; rename it or move it out of the folder")
+        train, test, facts = self._converted(found) if found.converted else self._from_files(found)
         facts |= {"skipped": list(self.skip_tiles), "synthetic": synthetic_facts(found.folder)}
         if self.split == "by_position":
             train, test = by_position(sorted([*train, *test], key=lambda tile: numeric(tile.id)))
         if not train:
-            raise DataError(
-                f"{found.folder}: none of the {len(self.official[0])} training {self.unit} is there; see skip_tiles "
-                "and root"
-            )
+            wanted = f"none of the {len(self.official[0])} training {self.unit} is there"
+            raise DataError(f"{found.folder}: {wanted}; see skip_tiles and root")
         return TileListing(found.folder, train, test, facts)
 
-    @abstractmethod
-    def _list(self) -> Found:
-        """Find the files."""
+    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
+        """See `Archive.check`: looks at all modalities and labels."""
+        from fedrs_lightning.data.archives.isprs.check import check_isprs
+
+        return check_isprs(self, deep, sample, seed)
 
     @abstractmethod
-    def _images(self, found: Any) -> tuple[Mapping[str, Path], dict[str, Any]]:
-        """Image of each tile, and facts about them."""
+    def _place(self, found: ISPRSFiles, path: Path, tile: str, kind: str | None) -> None:
+        """Put a file where it belongs; `kind` is the second group of `named`."""
+
+    @abstractmethod
+    def _facts(self, found: ISPRSFiles) -> dict[str, Any]:
+        """Facts about the images that are read; refuses wrong ones."""
+
+    @property
+    def _source(self) -> str:
+        """Kind of image that is read."""
+        return next(iter(self.kinds))
 
     @property
     @abstractmethod
@@ -134,67 +156,56 @@ class ISPRSArchive(TileArchive):
     def _factor(self) -> float:
         return 1.0
 
-    def _mix(self) -> Callable[[np.ndarray], np.ndarray] | None:
+    def _mix(self) -> Mix:
         return None
 
     def label_hint(self, tile: str) -> str:
         """Remedy for a label file that holds something else."""
         return LABEL_HINT
 
-    @property
-    def _known(self) -> tuple[str, ...]:
-        return self.official[0] + self.official[1]
-
-    @property
-    def _all(self) -> str:
-        return f"the {len(self._known)} {self.title} {self.unit}"
-
-    def _from_files(self, found: Found) -> tuple[list[Tile], list[Tile], dict[str, Any]]:
-        images, facts = self._images(found)
+    def _from_files(self, found: ISPRSFiles) -> tuple[list[Tile], list[Tile], dict[str, Any]]:
+        facts, images = self._facts(found), found.images[self._source]
         facts |= {"variant": "official", "labels_without_image": sorted(found.labelled() - images.keys(), key=numeric)}
-        parts: list[list[Tile]] = []
+        parts = {}
         for part, official, wanted in zip(
             ("train", "eval"), self.official, (self.labels_train, self.labels_eval), strict=True
         ):
             present = [tile for tile in official if tile in images and tile not in self.skip_tiles]
-            eroded = bool(present) and all(found.label_copies("eroded", tile) for tile in present)
+            eroded = bool(present) and all(tile in found.labels["eroded"] for tile in present)
             kind = ("eroded" if eroded else "full") if wanted == "auto" else wanted
-            facts |= {
-                f"labels_{part}": kind if present else None,
-                f"absent_{part}": [tile for tile in official if tile not in images],
-            }
-            parts.append([self._tile(found, images[tile], kind, tile) for tile in present])
-        return parts[0], parts[1], facts
+            facts[f"labels_{part}"] = kind if present else None
+            facts[f"absent_{part}"] = [tile for tile in official if tile not in images]
+            parts[part] = [self._tile(found, images[tile][0], kind, tile) for tile in present]
+        return parts["train"], parts["eval"], facts
 
-    def _tile(self, found: Found, image: Path, kind: str, tile: str) -> Tile:
-        copies = found.label_copies(kind, tile)
-        if not copies:
+    def _tile(self, found: ISPRSFiles, image: Path, kind: str, tile: str) -> Tile:
+        if tile not in found.labels[kind]:
             other = "eroded" if kind == "full" else "full"
-            there = bool(found.label_copies(other, tile))
-            remedy = (
-                f"set labels_train and labels_eval to {other}"
-                if there
-                else f"unpack the labels, or add '{tile}' to skip_tiles"
-            )
+            remedy = f"unpack the labels, or add '{tile}' to skip_tiles"
+            if tile in found.labels[other]:
+                remedy = f"set labels_train and labels_eval to {other}"
             raise DataError(f"{image}: has no {kind} label; {remedy}")
-        mix, factor, hint = self._mix(), self._factor, self.label_hint(tile)
-        return TileFiles(tile, image, copies[0], self._order, palette(self.clutter), mix, factor, hint).tile()
+        return self._reading(ISPRS, self.label_hint(tile)).tile(tile, image, found.labels[kind][tile][0])
 
-    def _converted(self, converted: ConvertedFiles) -> tuple[list[Tile], list[Tile], dict[str, Any]]:
-        refuse_orphans(converted)
-        pieces = {name.removeprefix(self.prefix): files for name, files in converted.pieces.items()}
-        for tile in sorted(pieces.keys() - set(self._known)):
+    def _reading(self, table: Any, hint: str) -> Reading:
+        table = table if self.clutter == "class" else without(table, "clutter")
+        return Reading(self._order, table, hint, mix=self._mix(), factor=self._factor)
+
+    def _converted(self, found: ISPRSFiles) -> tuple[list[Tile], list[Tile], dict[str, Any]]:
+        assert found.converted is not None
+        pieces = found.converted.pieces
+        for path in found.converted.orphans:
+            other = "ann_dir" if "img_dir" in path.parts else "img_dir"
+            raise DataError(f"{path}: has no counterpart in {other}; convert it again")
+        for tile in sorted(pieces.keys() - set(self.known)):
             first = next(iter(pieces[tile].values()))[0]
-            raise DataError(f"{first}: {tile} is none of {self._all}; move its pieces out of the folder")
-        parts: list[list[Tile]] = []
-        for official in self.official:
-            present = [tile for tile in official if tile in pieces and tile not in self.skip_tiles]
-            sources = {tile: [(box, *files) for box, files in pieces[tile].items()] for tile in present}
-            table = index_values(self.clutter)
-            parts.append(
-                [
-                    ConvertedTile(tile, sources[tile], table, self._order, self._factor, self._mix()).tile()
-                    for tile in present
-                ]
-            )
-        return parts[0], parts[1], dict(AS_CONVERTED)
+            raise DataError(f"{first}: {tile} is none of {self.all_tiles}; move its pieces out of the folder")
+        reading = self._reading(ISPRS_CONVERTED, CONVERTED_HINT)
+        there = [[tile for tile in tiles if tile in pieces and tile not in self.skip_tiles] for tiles in self.official]
+        train, test = ([converted_tile(tile, pieces[tile], reading) for tile in tiles] for tiles in there)
+        facts = {
+            "variant": "converted by MMSegmentation",
+            "labels": "as converted",
+            "bands": "as converted, not checked",
+        }
+        return train, test, facts

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from fedrs_lightning.data.archives.archive import Split
-from fedrs_lightning.data.archives.folders import entries, existing_folder, nothing_found, walk
-from fedrs_lightning.data.archives.isprs.archive import ISPRSArchive
-from fedrs_lightning.data.archives.isprs.files import LABEL_HINT, Clutter, ConvertedFiles, LabelSet, converted_tree
-from fedrs_lightning.data.rasters.rows import GEOTIFF, open_rows
+from fedrs_lightning.data.archives.isprs.archive import LABEL_HINT, Clutter, ISPRSArchive, LabelSet
+from fedrs_lightning.data.archives.isprs.files import ISPRSFiles
+from fedrs_lightning.data.rasters.rows import open_rows
+from fedrs_lightning.data.rasters.tiles import Tile
 from fedrs_lightning.errors import ConfigError, DataError, one_of
-
-if TYPE_CHECKING:
-    from fedrs_lightning.data.check.report import Report
 
 # fmt: off
 TRAIN = (
@@ -30,76 +23,10 @@ TEST = (
     "2_13", "2_14", "3_13", "3_14", "4_13", "4_14", "4_15", "5_13", "5_14", "5_15", "6_13", "6_14", "6_15", "7_13",
 )
 # fmt: on
-DEPTH = 3  # levels below the root at which files may lie: zips sometimes nest a second folder of the same name
-SUFFIX = {"rgb": "RGB", "irrg": "IRRG", "rgbir": "RGBIR"}
-ORDER = {"rgb": (0, 1, 2), "irrg": (0, 1, 2), "rgbir": (0, 1, 2, 3)}
 BLENDED = "4_12"
-EXPECTED = (
-    "2_Ortho_RGB/top_potsdam_2_10_RGB.tif (or 3_Ortho_IRRG, 4_Ortho_RGBIR), or img_dir/ and ann_dir/ of a converted set"
-)
+ORDER_REMEDY = "set irrg_from: rgbir, which needs 4_Ortho_RGBIR, or irrg_order: accept"
 
 Modality = Literal["rgb", "irrg", "rgbir"]
-
-
-@dataclass
-class PotsdamFiles:
-    """Files of a Potsdam folder.
-
-    Attributes:
-        folder: the root.
-        images: modality to tile to file.
-        labels: `full` and `eroded` to tile to files, in order of preference.
-        converted: pieces of MMSegmentation's converted form, instead of the above.
-        unknown: files named like tiles that are none of the 38.
-    """
-
-    folder: Path
-    images: dict[str, dict[str, Path]] = field(default_factory=lambda: {name: {} for name in SUFFIX})
-    labels: dict[str, dict[str, list[Path]]] = field(default_factory=lambda: {"full": {}, "eroded": {}})
-    converted: ConvertedFiles | None = None
-    unknown: list[Path] = field(default_factory=list)
-
-    def label_copies(self, kind: str, tile: str) -> list[Path]:
-        """Label files of a tile in order of preference; `kind` is full or eroded."""
-        return self.labels[kind].get(tile, [])
-
-    def labelled(self) -> set[str]:
-        """Tiles that have a label of any kind."""
-        return {tile for files in self.labels.values() for tile in files}
-
-
-def list_files(root: str | os.PathLike[str]) -> PotsdamFiles:
-    """Find images and labels by their names, wherever they lie up to three levels below the root.
-
-    Raises:
-        DataError: no such folder, or nothing in it; archives that are still packed are named.
-    """
-    top = existing_folder(root, "Potsdam")
-    found = PotsdamFiles(top)
-    for path in walk(top, DEPTH):
-        match = re.fullmatch(r"top_potsdam_(\d+_\d+)_(RGBIR|RGB|IRRG|label|label_noBoundary)", path.stem)
-        if match is None or path.suffix.lower() not in GEOTIFF:
-            continue
-        tile, kind = match[1], match[2]
-        if tile not in TRAIN + TEST:
-            found.unknown.append(path)
-        elif kind.startswith("label"):
-            found.labels["eroded" if kind.endswith("noBoundary") else "full"].setdefault(tile, []).append(path)
-        else:
-            found.images[kind.lower()].setdefault(tile, path)
-    for copies in found.labels["full"].values():  # the copy of 4_12 in 5_Labels_all is no mask
-        copies.sort(key=lambda path: ("participants" not in path.parent.name, str(path)))
-    if not any(found.images.values()):
-        found.converted = converted_tree(top, r"\d+_\d+")
-        if found.converted is None or not found.converted.pieces:
-            inside = [
-                path
-                for path in entries(top.parent)
-                if path == top and re.match(r"\d_Ortho|\d_Labels|img_dir|ann_dir", top.name)
-            ]
-            hint = f" (set root to the folder above, {top.parent}?)" if inside else ""
-            raise nothing_found(top, EXPECTED + hint, DEPTH)
-    return found
 
 
 def irrg_order(irrg: Path, reference: Path) -> Literal["IR, R, G", "IR, G, B", "unclear"]:
@@ -112,9 +39,8 @@ def irrg_order(irrg: Path, reference: Path) -> Literal["IR, R, G", "IR, G, B", "
     with open_rows(irrg) as first, open_rows(reference) as second:
         if (first.height, first.width) != (second.height, second.width):
             raise DataError(f"{irrg}: has another size than {reference.name}; replace both from the archive")
-        start = first.height // 2
-        stop = min(start + 64, first.height)
-        pixels, colours = first.rows(start, stop).astype(np.int16), second.rows(start, stop).astype(np.int16)
+        start, stop = first.height // 2, min(first.height // 2 + 64, first.height)
+        pixels, colours = (raster.rows(start, stop).astype(np.int16) for raster in (first, second))
     distance = [float(np.abs(pixels[1] - colours[band]).mean()) for band in (0, 1)]
     if max(distance) < 1e-9:
         return "unclear"
@@ -144,7 +70,10 @@ class Potsdam(ISPRSArchive):
             the last quarter for testing.
     """
 
-    title, official, example = "Potsdam", (TRAIN, TEST), "4_12"
+    title, official, example, side = "Potsdam", (TRAIN, TEST), "4_12", (6000, 6000)
+    kinds, numbered = {"RGB": 3, "IRRG": 3, "RGBIR": 4}, r"\d+_\d+"
+    named = r"top_potsdam_(\d+_\d+)_(RGBIR|RGB|IRRG|label|label_noBoundary)"
+    expected = "2_Ortho_RGB/top_potsdam_2_10_RGB.tif (or 3_Ortho_IRRG, 4_Ortho_RGBIR)"
 
     def __init__(
         self,
@@ -158,7 +87,7 @@ class Potsdam(ISPRSArchive):
         skip_tiles: list[str] | None = None,
         split: Split = "official",
     ) -> None:
-        one_of("modality", modality, SUFFIX)
+        one_of("modality", modality, ("rgb", "irrg", "rgbir"))
         one_of("irrg_from", irrg_from, ("file", "rgbir"))
         one_of("irrg_order", irrg_order, ("check", "accept"))
         self.root, self.modality, self.irrg_from, self.irrg_order = root, modality, irrg_from, irrg_order
@@ -171,38 +100,45 @@ class Potsdam(ISPRSArchive):
 
     def settings(self) -> dict[str, Any]:
         """See `Archive.settings`."""
-        return super().settings() | {"read_from": SUFFIX[self._source], "gsd": "0.05 m"}
+        return super().settings() | {"read_from": self._source, "gsd": "0.05 m"}
+
+    def files(self) -> ISPRSFiles:
+        """See `ISPRSArchive.files`."""
+        found = super().files()
+        for copies in found.labels["full"].values():  # the copy of 4_12 in 5_Labels_all is no mask
+            copies.sort(key=lambda path: ("participants" not in path.parent.name, str(path)))
+        return found
 
     @property
     def _source(self) -> str:
-        return "rgbir" if self.modality == "irrg" and self.irrg_from == "rgbir" else self.modality
+        return "RGBIR" if self.modality == "irrg" and self.irrg_from == "rgbir" else self.modality.upper()
 
     @property
     def _order(self) -> tuple[int, ...]:
-        return (3, 0, 1) if self._source != self.modality else ORDER[self.modality]
+        if self.modality == "rgbir":
+            return (0, 1, 2, 3)
+        return (3, 0, 1) if self._source == "RGBIR" else (0, 1, 2)
 
-    def _list(self) -> PotsdamFiles:
-        found = list_files(self.root)
-        if found.converted and self._source == "rgbir":
-            raise ConfigError(
-                "RGBIR is asked for, but converted PNGs have three bands; set modality to what they were converted from"
-            )
-        return found
+    def _place(self, found: ISPRSFiles, path: Path, tile: str, kind: str | None) -> None:
+        assert kind is not None
+        if tile not in self.known:
+            found.unknown.append(path)
+        elif kind.startswith("label"):
+            found.labels["eroded" if kind.endswith("noBoundary") else "full"][tile].append(path)
+        else:
+            found.images[kind][tile].append(path)
 
-    def _images(self, found: PotsdamFiles) -> tuple[Mapping[str, Path], dict[str, Any]]:
-        images = found.images[self._source]
-        if not images:
-            others = ", ".join(SUFFIX[name] for name, files in found.images.items() if files)
-            raise DataError(
-                f"{found.folder}: holds no {SUFFIX[self._source]} tiles, but {others}; set modality or irrg_from"
-            )
-        return images, {"irrg_order": self._channel_order(found) if self._source == "irrg" else None}
+    def _facts(self, found: ISPRSFiles) -> dict[str, Any]:
+        if not found.images[self._source]:
+            others = ", ".join(kind for kind, files in found.images.items() if files)
+            raise DataError(f"{found.folder}: holds no {self._source} tiles, but {others}; set modality or irrg_from")
+        return {"irrg_order": self._channel_order(found) if self._source == "IRRG" else None}
 
-    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
-        """See `Archive.check`."""
-        from fedrs_lightning.data.archives.isprs.check import check_potsdam
-
-        return check_potsdam(self, deep, sample, seed)
+    def _converted(self, found: ISPRSFiles) -> tuple[list[Tile], list[Tile], dict[str, Any]]:
+        if self._source == "RGBIR":
+            remedy = "set modality to what they were converted from"
+            raise ConfigError(f"RGBIR is asked for, but converted PNGs have three bands; {remedy}")
+        return super()._converted(found)
 
     def label_hint(self, tile: str) -> str:
         """See `ISPRSArchive.label_hint`."""
@@ -213,19 +149,16 @@ class Potsdam(ISPRSArchive):
             f"5_Labels_for_participants into the folder, or set skip_tiles: ['{BLENDED}']"
         )
 
-    def _channel_order(self, found: PotsdamFiles) -> str:
-        for reference in ("rgb", "rgbir"):
-            both = [
-                tile for tile in found.images["irrg"] if tile in found.images[reference] and tile not in self.skip_tiles
-            ]
-            if both:
-                path = found.images["irrg"][both[0]]
-                order = irrg_order(path, found.images[reference][both[0]])
+    def _channel_order(self, found: ISPRSFiles) -> str:
+        delivered = found.images["IRRG"]
+        for reference in ("RGB", "RGBIR"):
+            others = found.images[reference]
+            tile = next((tile for tile in delivered if tile in others and tile not in self.skip_tiles), None)
+            if tile is not None:
+                path, other = delivered[tile][0], others[tile][0]
+                order = irrg_order(path, other)
                 if order == "IR, G, B" and self.irrg_order == "check":
-                    raise DataError(
-                        f"{path}: its channels are IR, G, B and not IR, R, G (compared with "
-                        f"{found.images[reference][both[0]].name}); "
-                        "set irrg_from: rgbir, which needs 4_Ortho_RGBIR, or irrg_order: accept to use it as it is"
-                    )
+                    what = f"its channels are IR, G, B and not IR, R, G (compared with {other.name})"
+                    raise DataError(f"{path}: {what}; {ORDER_REMEDY} to use it as it is")
                 return order
         return "not checked: no RGB or RGBIR tile to compare with"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrs_lightning.data.archives.isprs import potsdam
+from fedrs_lightning.data.archives.isprs.potsdam import TRAIN, Potsdam
 from fedrs_lightning.data.rasters.rows import open_rows
 from fedrs_lightning.errors import DataError
 from fedrs_lightning.files import read_json, write_json
@@ -24,12 +24,11 @@ def fitted(root: str | os.PathLike[str], cache: Path) -> tuple[float, ...]:
     Raises:
         DataError: the folder has no RGBIR training tile, or its tiles are too plain to fit.
     """
-    found = potsdam.list_files(root)
-    tiles = {tile: found.images["rgbir"][tile] for tile in potsdam.TRAIN if tile in found.images["rgbir"]}
+    found = Potsdam(str(root)).files()
+    tiles = {tile: found.images["RGBIR"][tile][0] for tile in TRAIN if tile in found.images["RGBIR"]}
     if not tiles:
-        raise DataError(
-            f"{found.folder}: holds no RGBIR training tile (4_Ortho_RGBIR), which modality pseudo_rgb needs to fit blue"
-        )
+        needed = "which modality pseudo_rgb needs to fit blue"
+        raise DataError(f"{found.folder}: holds no RGBIR training tile (4_Ortho_RGBIR), {needed}")
     stats = [(tile, path.stat()) for tile, path in tiles.items()]
     key = json.dumps([STRIP, STEP, *([tile, stat.st_size, stat.st_mtime_ns] for tile, stat in stats)])
     kept = cache / f"pseudo-blue-{hashlib.sha256(key.encode()).hexdigest()[:20]}.json"
@@ -48,14 +47,11 @@ def fit(paths: list[Path]) -> tuple[float, ...]:
     for path in paths:
         with open_rows(path) as raster:
             if raster.bands < 4 or raster.dtype != "uint8":
-                raise DataError(
-                    f"{path}: has {raster.bands} bands of {raster.dtype}, four of uint8 are needed; replace it from "
-                    "the archive"
-                )
+                needed = "four of uint8 are needed; replace it from the archive"
+                raise DataError(f"{path}: has {raster.bands} bands of {raster.dtype}, {needed}")
             for start in range(0, raster.height, STEP):
-                pixels = (
-                    raster.rows(start, min(start + STRIP, raster.height)).reshape(raster.bands, -1).astype(np.int64)
-                )
+                strip = raster.rows(start, min(start + STRIP, raster.height))
+                pixels = strip.reshape(raster.bands, -1).astype(np.int64)
                 known = np.stack([pixels[3], pixels[0], pixels[1], np.ones_like(pixels[0])])
                 gram += known @ known.T
                 moment += known @ pixels[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedrs_lightning.data.archives.loveda.archive import RANGES, VALUES_HINT, LoveDA, list_files
-from fedrs_lightning.data.check.report import Report, synthetic_marker
+from fedrs_lightning.data.check.report import Report
 from fedrs_lightning.data.check.tile_files import Examined, FilesOfTile, check_tile_files
 from fedrs_lightning.data.rasters.class_tables import LOVEDA
 
@@ -17,12 +17,8 @@ def check_loveda(archive: LoveDA, deep: bool, sample: int | None, seed: int) -> 
     report = Report.of(archive, deep, "pixels")
     with report.refusals():
         found = list_files(archive.root)
-        report.folder = str(found.folder)
-        for path in found.odd:
-            report.add("error", f"{path}: is not named <id>.png; rename it or move it out of the folder")
-        for path in found.orphans():
-            kind = "image" if {"masks_png", "ann_dir"} & set(path.parts) else "mask"
-            report.add("error", f"{path}: has no {kind} of the same id; unpack the archive again, or remove it")
+        report.found(found.folder)
+        report.add("error", *found.faults())
         for path in found.misplaced:
             remedy = "was it moved, or renamed by a conversion?"
             report.add("warning", f"{path}: its id is outside the official range of its folder; {remedy}")
@@ -37,7 +33,6 @@ def check_loveda(archive: LoveDA, deep: bool, sample: int | None, seed: int) -> 
                     also = f"also as {places[number]}; ids are unique, remove one"
                     report.add("error", f"{images[number]}: id {number} is there twice, {also}")
                 tiles.append(FilesOfTile(str(number), f"{part}/{area}", photo, mask))
-        report.note_synthetic(synthetic_marker(found.folder))
         tiles.sort(key=lambda tile: (tile.part, int(tile.id)))
         kinds = ("image", "mask")
         _judge_values(report, check_tile_files(report, tiles, LOVEDA.names, kinds, sample, seed, (1024, 1024)))
@@ -50,8 +45,6 @@ def _judge_values(report: Report, examined: Examined) -> None:
     counted = [(mask.path, mask.pixels) for mask in masks if mask.pixels is not None]
     last, nothing = (sum(int(pixels[place]) for _, pixels in counted) for place in (6, -1))
     if len(counted) >= MANY and last == 0 and nothing > 0:
-        report.add(
-            "warning",
-            f"{counted[0][0]}: this and the other {len(counted) - 1} masks hold 0 to 6 and never 7; if they were "
-            "shifted by one, set mask_values: shifted, or replace them from the archive",
-        )
+        remedy = "if they were shifted by one, set mask_values: shifted, or replace them from the archive"
+        what = f"this and the other {len(counted) - 1} masks hold 0 to 6 and never 7"
+        report.add("warning", f"{counted[0][0]}: {what}; {remedy}")

@@ -62,21 +62,16 @@ class ImageFormat:
             DataError: it has other bands, pixels or another size; names the file.
         """
         if raster.dtype != self.pixel_type:
-            raise DataError(
-                f"{path}: pixels are {raster.dtype}, not {self.pixel_type}; set pixel_type, or convert the file"
-            )
+            kind = f"pixels are {raster.dtype}, not {self.pixel_type}"
+            raise DataError(f"{path}: {kind}; set pixel_type, or convert the file")
+        there = f"{path}: has {raster.bands} bands"
         if self.bands is None and raster.bands != self.channels:
-            raise DataError(
-                f"{path}: has {raster.bands} bands, not in_channels={self.channels}; say with bands which are wanted"
-            )
+            raise DataError(f"{there}, not in_channels={self.channels}; say with bands which are wanted")
         if self.bands is not None and raster.bands < max(self.bands):
-            raise DataError(f"{path}: has {raster.bands} bands, so there is no band {max(self.bands)}; correct bands")
+            raise DataError(f"{there}, so there is no band {max(self.bands)}; correct bands")
         if self.image_size is None and (raster.height, raster.width) != size:
-            raise DataError(
-                f"{path}: is {raster.width} x {raster.height} pixels, the first image is {size[1]} x {size[0]}; "
-                "correct the odd one, "
-                "or set image_size to resize all"
-            )
+            sizes = f"is {raster.width} x {raster.height} pixels, the first image is {size[1]} x {size[0]}"
+            raise DataError(f"{path}: {sizes}; correct the odd one, or set image_size to resize all")
 
 
 def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -85,11 +80,3 @@ def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     result = F.interpolate(wide, size=size, mode="bilinear", align_corners=False, antialias=True)[0].round()
     limits = np.iinfo(pixels.dtype)
     return result.clamp(limits.min, limits.max).numpy().astype(pixels.dtype)
-
-
-def decoder() -> str:
-    """Libraries that decode, with their versions."""
-    import PIL
-    import rasterio
-
-    return f"rasterio {rasterio.__version__}, gdal {rasterio.__gdal_version__}, pillow {PIL.__version__}"

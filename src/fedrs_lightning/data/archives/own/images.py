@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import PIL
 
 from fedrs_lightning.data.archives.archive import ImageArchive, ImageListing, Statistics
 from fedrs_lightning.data.archives.folders import synthetic_facts
-from fedrs_lightning.data.archives.own.image_format import RESIZE, ImageFormat, decoder
+from fedrs_lightning.data.archives.own.image_format import RESIZE, ImageFormat
 from fedrs_lightning.data.archives.own.listing import scan_folders, scan_table
 from fedrs_lightning.data.packs.fields import Field
-from fedrs_lightning.data.rasters.rows import open_rows
+from fedrs_lightning.data.rasters.rows import gdal_version, open_rows
 from fedrs_lightning.errors import ConfigError, one_of
 
 
@@ -75,9 +76,8 @@ class OwnImages(ImageArchive):
         if (mean is None) != (std is None):
             raise ConfigError("mean and std belong together; set both or neither")
         if mean is not None and std is not None and (not len(mean) == len(std) == in_channels or min(std) <= 0):
-            raise ConfigError(
-                f"mean and std need in_channels={in_channels} numbers, and std above 0, got {mean} and {std}"
-            )
+            needed = f"mean and std need in_channels={in_channels} numbers, and std above 0"
+            raise ConfigError(f"{needed}, got {mean} and {std}")
         if image_size is not None and image_size < 1:
             raise ConfigError(f"image_size must be at least 1 pixel or null, got {image_size}")
         if scale is not None and not scale > 0:
@@ -112,7 +112,7 @@ class OwnImages(ImageArchive):
             "pixel_type": self.dtype,
             "image_size": self.image_size,
             "resize": None if self.image_size is None else RESIZE,
-            "decoder": decoder(),
+            "decoder": f"{gdal_version()}, pillow {PIL.__version__}",
         }
 
     def listing(self) -> ImageListing:

@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fedrs_lightning.data.archives.archive import Split, TileArchive, TileListing
 from fedrs_lightning.data.archives.folders import entries, existing_folder, numeric, synthetic_facts
-from fedrs_lightning.data.archives.isprs.files import check_sizes
-from fedrs_lightning.data.rasters.class_tables import ClassTable, LabelDecoder, Palette, class_table
-from fedrs_lightning.data.rasters.rows import GEOTIFF, PICTURE, Bands, Mapped, Rows, open_rows
-from fedrs_lightning.data.rasters.tiles import OpenTile, Tile, by_position
+from fedrs_lightning.data.rasters.class_tables import ClassTable, Palette, Values, class_table
+from fedrs_lightning.data.rasters.faults import check_sizes
+from fedrs_lightning.data.rasters.rows import GEOTIFF, PICTURE, Rows
+from fedrs_lightning.data.rasters.tiles import Reading, Tile, by_position
 from fedrs_lightning.errors import ConfigError, DataError, one_of
 
-
-@dataclass(frozen=True)
-class _Pair:
-    image: Path
-    label: Path
-    bands: tuple[int, ...]
-    table: ClassTable
-
-    @contextmanager
-    def _open(self) -> Iterator[OpenTile]:
-        with open_rows(self.image) as image, open_rows(self.label) as label:
-            decoder = LabelDecoder(self.table, self.label, "complete classes and ignored, or replace the file")
-            coloured: Rows = Bands(label, (0, 1, 2)) if isinstance(self.table, Palette) else label
-            yield OpenTile(Bands(image, self.bands), Mapped(coloured, decoder, 1, "uint8"), lambda: _finish(decoder))
-
-    def __call__(self):  # type: ignore[no-untyped-def]
-        return self._open()
-
-
-def _finish(decoder: LabelDecoder) -> int:
-    decoder.finish()
-    return decoder.unknown
+NUMBERS = ("uint8", "uint16", "int16", "uint32", "int32")  # types of a label that holds values
 
 
 class OwnRasters(TileArchive):
@@ -149,60 +125,44 @@ class OwnRasters(TileArchive):
 
     def _tiles(self, top: Path, images: str, labels: str) -> list[Tile]:
         found, known = self._named(top / images, self.image_ending), self._named(top / labels, self.label_ending)
-        for name in sorted(found.keys() ^ known.keys(), key=lambda name: (numeric(name), name)):
-            if name in found:
-                wanted = f"{name}{self.label_ending}"
-                raise DataError(
-                    f"{found[name]}: has no label {wanted} in {top / labels}; add it, or move the image out of the "
-                    "folder"
-                )
-            raise DataError(
-                f"{known[name]}: has no image {name}{self.image_ending} in {top / images}; add it, or move the label "
-                "out"
-            )
-        return [
-            self._tile(name, found[name], known[name]) for name in sorted(found, key=lambda name: (numeric(name), name))
-        ]
+        order = tuple(band - 1 for band in self.bands or range(1, self._channels + 1))
+        reading = Reading(order, self._table, "complete classes and ignored, or replace the file", check=self._check)
+        names = sorted(found.keys() | known.keys(), key=lambda name: (numeric(name), name))
+        for name in names:
+            if name not in known:
+                lacks = f"has no label {name}{self.label_ending} in {top / labels}"
+                raise DataError(f"{found[name]}: {lacks}; add it, or move the image out of the folder")
+            if name not in found:
+                lacks = f"has no image {name}{self.image_ending} in {top / images}"
+                raise DataError(f"{known[name]}: {lacks}; add it, or move the label out")
+        return [reading.tile(name, found[name], known[name]) for name in names]
 
     def _named(self, folder: Path, ending: str) -> dict[str, Path]:
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder; it is named in the config")
         result: dict[str, Path] = {}
         for path in entries(folder):
-            if path.suffix.lower() not in GEOTIFF + PICTURE or not path.stem.endswith(ending):
-                continue
-            name = path.stem.removesuffix(ending)
-            if name in result:
-                raise DataError(f"{path}: tile {name} is there twice, also as {result[name].name}; remove one")
-            result[name] = path
+            if path.suffix.lower() in GEOTIFF + PICTURE and path.stem.endswith(ending):
+                name = path.stem.removesuffix(ending)
+                if result.setdefault(name, path) != path:
+                    raise DataError(f"{path}: tile {name} is there twice, also as {result[name].name}; remove one")
         if not result:
             raise DataError(f"{folder}: holds no raster named *{ending}{{{','.join(GEOTIFF + PICTURE)}}}")
         return result
 
-    def _tile(self, name: str, image_path: Path, label_path: Path) -> Tile:
-        order = tuple(band - 1 for band in self.bands or range(1, self._channels + 1))
-        with open_rows(image_path) as image, open_rows(label_path) as label:
-            if image.dtype != self.dtype:
-                raise DataError(
-                    f"{image_path}: holds {image.dtype} pixels, but pixel_type is {self.dtype}; change one of them"
-                )
-            if image.bands <= max(order):
-                raise DataError(
-                    f"{image_path}: has {image.bands} bands, not {max(order) + 1}; correct in_channels or bands"
-                )
-            coloured = isinstance(self._table, Palette)
-            if coloured and (label.bands < 3 or label.dtype != "uint8"):
-                raise DataError(
-                    f"{label_path}: has {label.bands} band of {label.dtype}, but classes are colours; give values in "
-                    "classes"
-                )
-            if not coloured and (
-                label.bands != 1 or label.dtype not in ("uint8", "uint16", "int16", "uint32", "int32")
-            ):
-                raise DataError(
-                    f"{label_path}: has {label.bands} bands of {label.dtype}, but classes are values; give colours in "
-                    "classes"
-                )
-            check_sizes(image_path, image, label_path, label)
-            size = (image.height, image.width)
-        return Tile(name, (image_path, label_path), _Pair(image_path, label_path, order, self._table), size)
+    def _check(
+        self, image_path: Path, image: Rows, label_path: Path, label: Rows, bands: int, table: ClassTable
+    ) -> None:
+        if image.dtype != self.dtype:
+            what = f"holds {image.dtype} pixels, but pixel_type is {self.dtype}"
+            raise DataError(f"{image_path}: {what}; change one of them")
+        if image.bands < bands:
+            raise DataError(f"{image_path}: has {image.bands} bands, not {bands}; correct in_channels or bands")
+        there = (
+            f"{label_path}: has {label.bands} band{'s' if label.bands > 1 else ''} of {label.dtype}, but classes are"
+        )
+        if isinstance(table, Palette) and (label.bands < 3 or label.dtype != "uint8"):
+            raise DataError(f"{there} colours; give values in classes")
+        if isinstance(table, Values) and (label.bands != 1 or label.dtype not in NUMBERS):
+            raise DataError(f"{there} values; give colours in classes")
+        check_sizes(image_path, image, label_path, label)
