@@ -15,7 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fedrs_lightning.data.synth.eurosat import EuroSATSample, write_sample
+from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+from fedrs_lightning.synth.sample import write_sample
 
 REPEATS = 5
 ROOT = Path(__file__).resolve().parents[1]

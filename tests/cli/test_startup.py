@@ -5,8 +5,9 @@ import sys
 
 import pytest
 import yaml
-from fedrs_lightning.data.synth.aerial import AerialSample
-from fedrs_lightning.data.synth.aerial_files import write_sample
+
+from fedrs_lightning.synth.aerial.sample import AerialSample
+from fedrs_lightning.synth.sample import write_sample
 
 CALL = """
 import sys
