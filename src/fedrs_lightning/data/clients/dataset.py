@@ -402,9 +402,8 @@ def _domains(
     elif subfolders is not None:
         assert archive is not None
         if Path(archive.root).expanduser().is_absolute():
-            raise ConfigError(
-                f"subfolders: root of the archive is taken from each of them; make {archive.root} relative"
-            )
+            text = f"root of the archive is taken from each of them; make {archive.root} relative"
+            raise ConfigError(f"subfolders: {text}")
         found = []
         for name in subfolders:
             moved = archive.below(name).below(root)
@@ -440,8 +439,6 @@ def _owner_numbers(samples: list[DomainSamples], found: Assignment) -> np.ndarra
         for sample, owner in enumerate(own.owners.tolist()):
             key = (name, name_in(own, owner) if name else owner)
             if key not in place:
-                raise DataError(
-                    f"{own.where(sample)}: an image without client; normalise: per_client needs it; name one"
-                )
+                raise DataError(f"{own.where(sample)}: an image without client, which per_client needs; name one")
             numbers.append(place[key])
     return np.asarray(numbers, dtype=np.int64)

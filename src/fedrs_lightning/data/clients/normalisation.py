@@ -74,9 +74,7 @@ def statistics(
         for band, (_, deviation) in zip(bands, found, strict=True):
             if deviation <= 0:
                 shown = f"{name}: {band if band.startswith('band ') else f'band {band}'}"
-                raise DataError(
-                    f"{shown} does not vary over the training samples; check images, or normalise: published"
-                )
+                raise DataError(f"{shown} does not vary over the training samples; check its images, or take published")
         rows[name] = [scale * mean for mean, _ in found], [scale * std for _, std in found]
     # A count and two sums a band go up, mean and deviation come down.
     senders = 0 if kind == "per_client" else num_clients
