@@ -127,15 +127,13 @@ class Shelf:
         self._touched, self._before = 0, mapped_bytes(0)
         if residence == "map":
             return None
-        said = f"fabric.residence={residence}: the packs hold {total / GIB:.2f} GiB, more than"
-        if total > budget:
-            return f"{said} fabric.residence_budget={budget / GIB:g}; they stay mapped, which changes no result"
         target = device if residence == "device" else torch.device("cpu")
         free = torch.cuda.mem_get_info(target)[0] if target.type == "cuda" else total
-        if total > free:
-            return (
-                f"{said} the {free / GIB:.2f} GiB that are free on {target}; they stay mapped, which changes no result"
-            )
+        if total > min(budget, free):
+            said = f"fabric.residence={residence}: the packs hold {total / GIB:.2f} GiB, more than"
+            most = f"the {free / GIB:.2f} GiB that are free on {target}"
+            most = f"fabric.residence_budget={budget / GIB:g}" if total > budget else most
+            return f"{said} {most}; they stay mapped, which changes no result"
         for array in self.arrays:
             array.move(target)
         self.device, self._bounded = target, False
