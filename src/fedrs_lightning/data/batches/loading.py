@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrs_lightning.data.batches.prefetch import ahead
-from fedrs_lightning.data.clients.federation import ClientSplit, Federation
+from fedrs_lightning.data.clients.federation import Federation
 from fedrs_lightning.data.packs.residence import BUDGET, GIB, Residence, settle
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.seeding import torch_stream
@@ -104,10 +104,6 @@ class ClientLoader:
         self._stream = torch.cuda.Stream(self.device) if gpu and self.prefetch else None
         self._clients = {client.id: client for client in federation.clients}
 
-    def client(self, client_id: int) -> ClientSplit:
-        """The client's share."""
-        return self._clients[client_id]
-
     def batch_sizes(self, client_id: int) -> list[int]:
         """Sizes of the client's training batches in one epoch."""
         return plan_batches(len(self._clients[client_id].train), self.batch_size, self.min_last_batch)
@@ -163,13 +159,13 @@ class ClientLoader:
     def _copies(
         self, parts: Sequence[tuple[Tensor, Tensor | None]]
     ) -> Iterator[tuple[Batch, Tensor | None, torch.cuda.Event | None]]:
-        gpu = self.device.type == "cuda"
+        gpu, stream = self.device.type == "cuda", self._stream
         with ExitStack() as stack:
-            if self._stream is not None:  # both are the thread's own, and its device would not be this rank's
+            if stream is not None:  # both are the thread's own, and its device would not be this rank's
                 stack.enter_context(torch.cuda.device(self.device))
-                stack.enter_context(torch.cuda.stream(self._stream))
+                stack.enter_context(torch.cuda.stream(stream))
             for indices, draws in parts:
                 batch = self.federation.source.gather(indices, pin_memory=gpu)
                 batch = {key: value.to(self.device, non_blocking=gpu) for key, value in batch.items()}
                 draws = None if draws is None else draws.to(self.device, non_blocking=gpu)
-                yield batch, draws, None if self._stream is None else self._stream.record_event()
+                yield batch, draws, None if stream is None else stream.record_event()

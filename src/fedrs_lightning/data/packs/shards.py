@@ -247,12 +247,9 @@ def _conclude(folder: Path, plan: Plan, shards: Sequence[_Shard]) -> None:
     for shard in shards:
         for name in plan.arrays:
             digest.update(bytes.fromhex(shard.sha256[name]))
-    index = plan.about | {
-        "arrays": {name: asdict(entry) for name, entry in plan.arrays.items()},
-        "tables": hashes,
-        "shards": [shard.entry() for shard in shards],
-        "sha256": digest.hexdigest(),
-    }
+    arrays = {name: asdict(entry) for name, entry in plan.arrays.items()}
+    index = plan.about | {"arrays": arrays, "tables": hashes, "shards": [shard.entry() for shard in shards]}
+    index["sha256"] = digest.hexdigest()
     write_text(folder / "index.json", json.dumps(index) + "\n", durable=True)
     shutil.rmtree(folder / MARKS, ignore_errors=True)
 
