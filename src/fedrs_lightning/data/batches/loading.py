@@ -26,11 +26,7 @@ def plan_batches(num_samples: int, batch_size: int, min_last_batch: int | None =
     A remainder smaller than `min_last_batch` would make batch normalisation fail or blow up, so it is spread over the
     earlier batches, which then exceed `batch_size` by a little. A single small batch stays as it is.
 
-    Args:
-        num_samples: samples of the epoch.
-        batch_size: wanted size.
-        min_last_batch: smallest remainder that stays a batch of its own; None means a quarter of `batch_size`, at
-            least 4; 0 switches the rule off.
+    By default `min_last_batch` is a quarter of `batch_size`, at least 4; 0 switches the rule off.
     """
     if batch_size < 1:
         raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
@@ -113,13 +109,9 @@ class ClientLoader:
         return len(self.batch_sizes(client_id)) * local_epochs
 
     def epoch(self, client_id: int, round: int, epoch: int, augment: bool = True) -> Iterator[Batch]:
-        """One shuffled pass over the client's training data.
+        """One shuffled pass over the client's training data; rounds count from 1, epochs of a round from 0.
 
-        Args:
-            client_id: whose data.
-            round: current round, from 1.
-            epoch: number of the pass within the round, from 0.
-            augment: apply the transform's random draws; the order of samples does not depend on it.
+        `augment` applies the transform's random draws; the order of samples does not depend on it.
         """
         train = torch.from_numpy(self._clients[client_id].train)
         order = torch.randperm(len(train), generator=torch_stream(self.seed, "shuffle", round, client_id, epoch))

@@ -41,11 +41,9 @@ class SampleSource(Protocol):
     def __len__(self) -> int: ...
 
     def gather(self, indices: np.ndarray | Tensor, *, pin_memory: bool = False) -> Batch:
-        """`image` [B, C, H, W] in its stored dtype and `label` of the samples, in the order of `indices`.
+        """`image` [B, C, H, W] in its stored dtype and `label` of the samples, in the order of `indices` int64 [B].
 
-        Args:
-            indices: global indices, int64 [B].
-            pin_memory: put the result into page-locked memory, for an asynchronous copy to a GPU.
+        `pin_memory` puts the result into page-locked memory, for an asynchronous copy to a GPU.
         """
         ...
 

@@ -35,11 +35,7 @@ class LabelSpace:
         return [number in own for number in range(len(self.names))]
 
     def labels(self, domain: int, own: np.ndarray) -> np.ndarray:
-        """Labels of images in the joint classes.
-
-        Args:
-            domain: whose.
-            own: class of each, int [N], or 1 for each class it has, [N, C].
+        """Joint labels of a domain's images from own ones: class of each, int [N], or 1 for each it has, [N, C].
 
         Raises:
             ConfigError: an image with one class has one that is in no joint class.
@@ -63,11 +59,8 @@ class LabelSpace:
 def label_space(choice: Choice, domains: Sequence[str], classes: Sequence[tuple[str, ...]]) -> LabelSpace:
     """The joint classes of several domains.
 
-    Args:
-        choice: None where all domains have the same classes; `union` gives every name its own id, and equal names the
-            same one; a mapping names, for each joint class, the classes that it takes in, as `class` or `domain:class`.
-        domains: names.
-        classes: of each domain.
+    The choice is None where all domains have the same classes; `union` gives every name its own id, and equal names the
+    same one; a mapping names, for each joint class, the classes that it takes in, as `class` or `domain:class`.
 
     Raises:
         ConfigError: the domains differ and nothing was chosen; or the mapping names something that is not there, or

@@ -112,13 +112,7 @@ class Pack:
         return len(self.sample_ids)
 
     def read(self, rows: Tensor, out: Mapping[str, Tensor], shelf: Shelf) -> None:
-        """Put samples into `out`, each field as the bits of its values.
-
-        Args:
-            rows: of this pack, int64, on the shelf's device.
-            out: [len(rows), *shape] of each field, there too.
-            shelf: holds this pack's arrays.
-        """
+        """Put samples `rows`, int64, into `out` [len(rows), *shape] as bits; all on the shelf's device."""
         for name, values in out.items():
             shelf.select(self.mapped[name], rows, values)
 

@@ -67,13 +67,7 @@ class MappedArray:
 
 
 class Shelf:
-    """The arrays of a source, and how much of them may be in memory.
-
-    Attributes:
-        arrays: of the source.
-        budget: bytes of mapped pages that are kept.
-        device: where gathered rows are.
-    """
+    """The arrays of a source, the bytes of mapped pages that are kept, and the device where gathered rows are."""
 
     def __init__(self, arrays: Sequence[MappedArray]) -> None:
         self.arrays, self.budget, self.device = tuple(arrays), BUDGET * GIB, torch.device("cpu")
@@ -113,15 +107,10 @@ class Shelf:
         self._touched, self._before = 0, mapped_bytes(0)
 
     def settle(self, residence: Residence, budget: float, device: torch.device) -> str | None:
-        """Put the arrays where a run wants them; nothing that is gathered depends on it.
+        """Put the arrays where a run wants them, within a budget of bytes; nothing that is gathered depends on it.
 
-        Args:
-            residence: `map` keeps them mapped; `ram` copies them into memory; `device` onto the device.
-            budget: bytes that may be used.
-            device: of the run.
-
-        Returns:
-            Why they stay mapped although the run wanted them elsewhere, or None.
+        `map` keeps them mapped; `ram` copies them into memory; `device` onto the device of the run. Gives why they stay
+        mapped although the run wanted them elsewhere, or None.
         """
         self.budget, self._bounded, total = budget, self.nbytes > budget, self.nbytes
         self._touched, self._before = 0, mapped_bytes(0)

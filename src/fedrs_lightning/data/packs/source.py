@@ -62,11 +62,7 @@ class PackedSource:
         return int(self.offsets[-1])
 
     def gather(self, indices: np.ndarray | Tensor, *, pin_memory: bool = False) -> Batch:
-        """Every array [B, *shape] as stored and every extra of the samples, in the order of `indices`.
-
-        Args:
-            indices: sample numbers, int [B].
-            pin_memory: put the result into page-locked memory, for an asynchronous copy to a GPU.
+        """Every array [B, *shape] as stored and every extra of samples, see `SampleSource.gather`.
 
         Raises:
             ValueError: samples of different sizes are asked for in one batch.

@@ -47,12 +47,7 @@ class Town:
 
 @dataclass(frozen=True)
 class Street:
-    """A street.
-
-    Attributes:
-        points: of its middle line, metres, [K, 2].
-        half: half width, metres.
-    """
+    """A street: points of its middle line, metres, [K, 2], and half its width, metres."""
 
     points: np.ndarray
     half: float

@@ -17,7 +17,7 @@ from fedrs_lightning.synth.rasters import geotiff
 
 
 def encode(pixels: np.ndarray, epsg: int, corner: tuple[int, int]) -> bytes:
-    """GeoTIFF of one band, uint16 [side, side], uncompressed, zero marks missing pixels; upper left corner in metres."""
+    """GeoTIFF of one band, uint16 [side, side], uncompressed, zero marks missing pixels; upper left corner, metres."""
     header, place = _template(len(pixels), epsg)
     return header[:place] + struct.pack("<2d", *corner) + header[place + 16 :] + pixels.astype("<u2").tobytes()
 
@@ -54,13 +54,7 @@ def write_tables(folder: Path, patches: Sequence[Patch], present: Sequence[np.nd
 
 
 def _row(patch: Patch, present: np.ndarray) -> dict[str, Any]:
-    return {
-        "patch_id": patch.id,
-        "labels": sorted(name for name, there in zip(CLASSES, present, strict=True) if there),
-        "split": patch.split,
-        "country": patch.country,
-        "s1_name": patch.s1_name,
-        "s2v1_name": patch.s2v1_name,
-        "contains_seasonal_snow": patch.kind == "snow",
-        "contains_cloud_or_shadow": patch.kind == "cloud",
-    }
+    labels = sorted(name for name, there in zip(CLASSES, present, strict=True) if there)
+    flags = {"contains_seasonal_snow": patch.kind == "snow", "contains_cloud_or_shadow": patch.kind == "cloud"}
+    texts = {name: getattr(patch, name) for name in ("split", "country", "s1_name", "s2v1_name")}
+    return {"patch_id": patch.id, "labels": labels, **texts, **flags}

@@ -22,10 +22,7 @@ _ROWS = 91
 class Product:
     """One acquisition of one tile.
 
-    Attributes:
-        sensor, day, time, orbit: as in the name.
-        tile: MGRS name without the T.
-        corner: easting and northing of the tile's upper left corner, metres in its UTM zone.
+    The tile's MGRS name is without the T; its upper left corner is easting and northing, metres in its UTM zone.
     """
 
     sensor: str
@@ -94,11 +91,8 @@ _LIKE = {"Kosovo": "Serbia", "Luxembourg": "Belgium"}
 class Patch:
     """One patch of the archive.
 
-    Attributes:
-        country: where it lies.
-        kind: `summer` for the patches of the eight clients; `outside`, `winter`, `cloud` and `snow` stand for what a
-            filter leaves out.
-        number: from 0, inside country and kind.
+    Its kind is `summer` for the patches of the eight clients; `outside`, `winter`, `cloud` and `snow` stand for what a
+    filter leaves out. Numbers are from 0, inside country and kind.
     """
 
     country: str
