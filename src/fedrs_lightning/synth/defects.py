@@ -15,14 +15,9 @@ from fedrs_lightning.errors import ConfigError
 
 
 def require_known(names: Sequence[str], valid: Collection[str], alone: Collection[str], why: str, of: str = "") -> None:
-    """Refuse names that no defect has, and company for those that stand alone.
+    """Refuse names that no defect has, and company for those that stand `alone`, which messages say `why`.
 
-    Args:
-        names: asked for.
-        valid: all names.
-        alone: names that suffer no other.
-        why: what these do.
-        of: data set, where its defects are not the only ones that a message could mean.
+    `of` names the data set where its defects are not the only ones that a message could mean.
 
     Raises:
         ConfigError: with the nearest valid name.

@@ -31,9 +31,7 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], processes: int
         try:
             yield from pool.map(work, items)
         except BrokenProcessPool:
-            raise RunError(
-                "a process that painted patches died (was memory short? does your script lack if __name__ == "
-                "'__main__'?); run the command again"
-            ) from None
+            reason = "was memory short? does your script lack if __name__ == '__main__'?"
+            raise RunError(f"a process that painted patches died ({reason}); run the command again") from None
         finally:
             pool.shutdown(cancel_futures=True)

@@ -20,14 +20,9 @@ def encode(pixels: np.ndarray, kind: str, **options: Any) -> bytes:
 
 
 def geotiff(bands: np.ndarray, epsg: int, corner: tuple[float, float], step: float, **options: Any) -> bytes:
-    """GeoTIFF of [C, H, W].
+    """GeoTIFF of pixels [C, H, W] of any type, with options of GDAL.
 
-    Args:
-        bands: pixels, of any type.
-        epsg: code of the coordinate reference system.
-        corner: easting and northing of the upper left corner, metres.
-        step: side of a pixel, metres.
-        options: of GDAL.
+    The upper left corner (easting and northing) and the side of a pixel are metres in the reference system `epsg`.
     """
     from rasterio import Affine
     from rasterio.io import MemoryFile

@@ -59,27 +59,17 @@ class Sample(ABC):
 
 
 def write_sample(out: Path, sample: Sample, command: Sequence[str] = (), **options: Any) -> bool:
-    """Write a whole sample with its `SYNTHETIC.json`. The folder appears by one rename when everything is written.
+    """Write a whole sample with its `SYNTHETIC.json`, in which `command` is recorded; `options` are for its `paint`.
 
-    Args:
-        out: folder to make; it may exist when it is empty or already holds this very sample.
-        sample: what to write.
-        command: recorded in `SYNTHETIC.json`.
-        options: of the sample's `paint`.
-
-    Returns:
-        Whether anything was written; False when the same sample is there already.
+    The folder appears by one rename when everything is written; it may exist when it is empty. Gives False where it
+    already holds this very sample.
 
     Raises:
         DataError: `out` holds something else, or cannot be written.
     """
-    marker = {
-        "synthetic": True,
-        "dataset": sample.title,
-        "generator": f"fedrs-lightning {__version__}",
-        "command": " ".join(command),
-        "parameters": asdict(sample) | {"defects": list(sample.defects)},  # type: ignore[call-overload]
-    }
+    marker: dict[str, Any] = {"synthetic": True, "dataset": sample.title, "generator": f"fedrs-lightning {__version__}"}
+    marker["command"] = " ".join(command)
+    marker["parameters"] = asdict(sample) | {"defects": list(sample.defects)}  # type: ignore[call-overload]
     if out.exists():
         marked = (out / MARKER).is_file()
         if marked and read_json(out / MARKER) | {"command": marker["command"]} == marker:
@@ -101,9 +91,8 @@ def write_sample(out: Path, sample: Sample, command: Sequence[str] = (), **optio
             out.rmdir()
         building.rename(out)
     except OSError as error:
-        raise DataError(
-            f"{error.filename or out}: cannot write the sample ({error.strerror}); free space or give another --out"
-        ) from None
+        text = f"{error.filename or out}: cannot write the sample ({error.strerror})"
+        raise DataError(f"{text}; free space or give another --out") from None
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return True

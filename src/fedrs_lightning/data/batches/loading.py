@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrs_lightning.data.batches.prefetch import ahead
-from fedrs_lightning.data.clients.federation import ClientSplit, Federation
+from fedrs_lightning.data.clients.federation import Federation
 from fedrs_lightning.data.packs.residence import BUDGET, GIB, Residence, settle
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.seeding import torch_stream
@@ -26,11 +26,7 @@ def plan_batches(num_samples: int, batch_size: int, min_last_batch: int | None =
     A remainder smaller than `min_last_batch` would make batch normalisation fail or blow up, so it is spread over the
     earlier batches, which then exceed `batch_size` by a little. A single small batch stays as it is.
 
-    Args:
-        num_samples: samples of the epoch.
-        batch_size: wanted size.
-        min_last_batch: smallest remainder that stays a batch of its own; None means a quarter of `batch_size`, at
-            least 4; 0 switches the rule off.
+    By default `min_last_batch` is a quarter of `batch_size`, at least 4; 0 switches the rule off.
     """
     if batch_size < 1:
         raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
@@ -104,10 +100,6 @@ class ClientLoader:
         self._stream = torch.cuda.Stream(self.device) if gpu and self.prefetch else None
         self._clients = {client.id: client for client in federation.clients}
 
-    def client(self, client_id: int) -> ClientSplit:
-        """The client's share."""
-        return self._clients[client_id]
-
     def batch_sizes(self, client_id: int) -> list[int]:
         """Sizes of the client's training batches in one epoch."""
         return plan_batches(len(self._clients[client_id].train), self.batch_size, self.min_last_batch)
@@ -117,13 +109,9 @@ class ClientLoader:
         return len(self.batch_sizes(client_id)) * local_epochs
 
     def epoch(self, client_id: int, round: int, epoch: int, augment: bool = True) -> Iterator[Batch]:
-        """One shuffled pass over the client's training data.
+        """One shuffled pass over the client's training data; rounds count from 1, epochs of a round from 0.
 
-        Args:
-            client_id: whose data.
-            round: current round, from 1.
-            epoch: number of the pass within the round, from 0.
-            augment: apply the transform's random draws; the order of samples does not depend on it.
+        `augment` applies the transform's random draws; the order of samples does not depend on it.
         """
         train = torch.from_numpy(self._clients[client_id].train)
         order = torch.randperm(len(train), generator=torch_stream(self.seed, "shuffle", round, client_id, epoch))
@@ -163,13 +151,13 @@ class ClientLoader:
     def _copies(
         self, parts: Sequence[tuple[Tensor, Tensor | None]]
     ) -> Iterator[tuple[Batch, Tensor | None, torch.cuda.Event | None]]:
-        gpu = self.device.type == "cuda"
+        gpu, stream = self.device.type == "cuda", self._stream
         with ExitStack() as stack:
-            if self._stream is not None:  # both are the thread's own, and its device would not be this rank's
+            if stream is not None:  # both are the thread's own, and its device would not be this rank's
                 stack.enter_context(torch.cuda.device(self.device))
-                stack.enter_context(torch.cuda.stream(self._stream))
+                stack.enter_context(torch.cuda.stream(stream))
             for indices, draws in parts:
                 batch = self.federation.source.gather(indices, pin_memory=gpu)
                 batch = {key: value.to(self.device, non_blocking=gpu) for key, value in batch.items()}
                 draws = None if draws is None else draws.to(self.device, non_blocking=gpu)
-                yield batch, draws, None if self._stream is None else self._stream.record_event()
+                yield batch, draws, None if stream is None else stream.record_event()

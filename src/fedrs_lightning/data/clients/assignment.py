@@ -22,19 +22,12 @@ Shares = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class AssignmentRule:
-    """How samples go to clients.
+    """How samples go to clients; see `FederatedDataset`."""
 
-    Attributes:
-        client_size: training samples of each client: `equal` for the largest equal number, a number, or None for all.
-        own_test: cut the common test set into own test data by the clients' class proportions.
-        min_samples: fewest training samples of a client.
-        ground: whether domains of the same terrain share its tiles.
-    """
-
-    client_size: Literal["equal"] | int | None = None
-    own_test: bool = False
-    min_samples: int = 1
-    ground: Ground = "disjoint"
+    client_size: Literal["equal"] | int | None
+    own_test: bool
+    min_samples: int
+    ground: Ground
 
 
 @dataclass(frozen=True)
@@ -74,10 +67,13 @@ def assign(samples: Sequence[DomainSamples], rule: AssignmentRule, alone: bool, 
         DataError: a client gets too few, or an image has no client; names it.
     """
     terrains, ground = _terrains(samples), _ground(samples, rule, seed)
-    able = [_usable(own, tiles) for own, tiles in zip(samples, ground, strict=True)]
+    able = []
+    for own, tiles in zip(samples, ground, strict=True):  # training samples on the domain's own ground
+        kept = slice(None) if tiles is None else np.isin(own.attributes["tile"][own.train].astype(str), tiles)
+        able.append(own.train[kept])
     shares = [_shares(own, train, alone, seed) for own, train in zip(samples, able, strict=True)]
     shares = _cut_short(shares, samples, rule, seed)
-    starts = np.cumsum([0, *(_count(own) for own in samples)])
+    starts = np.cumsum([0, *(own.count for own in samples)])
     clients: list[ClientSplit] = []
     tests: list[np.ndarray] = []
     surplus: list[np.ndarray] = []
@@ -88,7 +84,11 @@ def assign(samples: Sequence[DomainSamples], rule: AssignmentRule, alone: bool, 
         of_clients = _own_tests(own, list(named), trains, rule, alone, seed)
         for name, mine, test in zip(named, trains, of_clients, strict=True):
             full = name if alone else name_in(own, name)
-            _enough(len(clients), full, len(mine), own, rule)
+            if len(mine) < (needed := max(1, rule.min_samples)):
+                place = f"{own.listing.folder}: client {len(clients)} ({full})"
+                remedy = "give it more, leave it out, or change split or partition (fewer clients, larger alpha)"
+                text = f"{place} has {len(mine)} training samples, fewer than min_samples={needed}; {remedy}"
+                raise DataError(text) if own.owners is not None else ConfigError(text)
             if test is not None:  # a test set that clients share is one array, so that it is predicted once
                 test = tests[-1] if test is own.test else test + start
             clients.append(ClientSplit(len(clients), full, mine + start, test, "" if alone else own.domain.name))
@@ -102,10 +102,6 @@ def name_in(samples: DomainSamples, client: str) -> str:
     return f"{samples.domain.name} {client if samples.owners is not None else client.removeprefix('client ')}"
 
 
-def _count(samples: DomainSamples) -> int:
-    return len(next(iter(samples.attributes.values()))) if samples.labels is None else len(samples.labels)
-
-
 def _terrains(samples: Sequence[DomainSamples]) -> list[list[int]]:
     grouped: dict[str, list[int]] = {}
     for number, own in enumerate(samples):
@@ -115,77 +111,51 @@ def _terrains(samples: Sequence[DomainSamples]) -> list[list[int]]:
 
 
 def _ground(samples: Sequence[DomainSamples], rule: AssignmentRule, seed: int) -> list[list[str] | None]:
-    tiles = [
-        None if own.labels is not None else list(dict.fromkeys(own.attributes["tile"][own.train].tolist()))
-        for own in samples
-    ]
+    tiles: list[list[str] | None] = [None] * len(samples)
+    for number, own in enumerate(samples):
+        if own.labels is None:
+            tiles[number] = list(dict.fromkeys(own.attributes["tile"][own.train].tolist()))
     for members in _terrains(samples) if rule.ground == "disjoint" else []:
         rng = numpy_stream(seed, "domains", "ground", samples[members[0]].domain.name)
         weights = [getattr(samples[number].domain.partition, "num_clients", 1) for number in members]
-        given = share_ground([tiles[number] or [] for number in members], weights, rng)
+        given = _share_ground([tiles[number] or [] for number in members], weights, rng)
         for number, mine in zip(members, given, strict=True):
             tiles[number] = mine
     return tiles
 
 
-def share_ground(tiles: Sequence[Sequence[str]], weights: Sequence[int], rng: np.random.Generator) -> list[list[str]]:
-    """Give each tile of a terrain to one of the archives that show it.
+def _share_ground(tiles: Sequence[Sequence[str]], weights: Sequence[int], rng: np.random.Generator) -> list[list[str]]:
+    """Give each tile of a terrain to one of the archives that show it, in proportion to the weights.
 
-    Args:
-        tiles: ids that each archive has; tiles that only some have go to one of those, and where shares
-            are equal, a tile goes to the archive with fewest.
-        weights: in whose proportion tiles are given, such as numbers of clients.
-        rng: source of the permutation.
-
-    Returns:
-        Ids of each archive, disjoint.
-
-    Raises:
-        ConfigError: an archive is left without tile.
+    Where shares are equal, a tile goes to the archive with fewest.
     """
     known = sorted({tile for own in tiles for tile in own})
     result: list[list[str]] = [[] for _ in tiles]
     for tile in (known[number] for number in rng.permutation(len(known))):
-        able = [number for number, own in enumerate(tiles) if tile in own]
-        poorest = min(
-            able, key=lambda number: ((len(result[number]) + 1) / weights[number], len(tiles[number]), number)
-        )
-        result[poorest].append(tile)
+        able = [((len(result[n]) + 1) / weights[n], len(own), n) for n, own in enumerate(tiles) if tile in own]
+        result[min(able)[-1]].append(tile)
     if not all(result):
-        raise ConfigError(
-            f"ground: disjoint needs a tile for each of {len(tiles)} domains of one terrain, got {len(known)}; "
-            "set shared"
-        )
+        needed = f"a tile for each of {len(tiles)} domains of one terrain"
+        raise ConfigError(f"ground: disjoint needs {needed}, got {len(known)}; set shared")
     return [sorted(own) for own in result]
-
-
-def _usable(samples: DomainSamples, tiles: list[str] | None) -> np.ndarray:
-    """Training samples on the domain's own ground."""
-    if tiles is None:
-        return samples.train
-    return samples.train[np.isin(samples.attributes["tile"][samples.train].astype(str), tiles)]
 
 
 def _shares(samples: DomainSamples, train: np.ndarray, alone: bool, seed: int) -> Shares:
     """Client name to its training samples."""
     partition, owners = samples.domain.partition, samples.owners
     if owners is not None:
-        return _owned(samples, owners, train)
+        assert isinstance(samples.listing, ImageListing)
+        nobody = train[owners[train] == ""]
+        if len(nobody):
+            raise DataError(f"{samples.where(nobody[0])}: a training image without client; name one")
+        order = samples.listing.client_order or tuple(attribute_partition(owners[owners != ""]))
+        return {name: train[owners[train] == name] for name in order}
     assert partition is not None
-    labels = np.zeros(_count(samples), np.int64) if samples.labels is None else single_labels(samples.labels)
+    labels = np.zeros(samples.count, np.int64) if samples.labels is None else single_labels(samples.labels)
     attributes = {name: values[train] for name, values in samples.attributes.items()}
     words = (samples.domain.archive.name, "partition") if alone else ("domains", "deal", samples.domain.name)
     found = partition.split(labels[train], attributes, numpy_stream(seed, *words))
     return {name: train[share] for name, share in found.items()}
-
-
-def _owned(samples: DomainSamples, owners: np.ndarray, train: np.ndarray) -> Shares:
-    assert isinstance(samples.listing, ImageListing)
-    nobody = train[owners[train] == ""]
-    if len(nobody):
-        raise DataError(f"{samples.where(nobody[0])}: a training image without client; name one")
-    order = samples.listing.client_order or tuple(attribute_partition(owners[owners != ""]))
-    return {name: train[owners[train] == name] for name in order}
 
 
 def _cut_short(shares: list[Shares], samples: Sequence[DomainSamples], rule: AssignmentRule, seed: int) -> list[Shares]:
@@ -196,9 +166,8 @@ def _cut_short(shares: list[Shares], samples: Sequence[DomainSamples], rule: Ass
         return shares  # a client has nothing, which is said by its name
     size = largest if rule.client_size == "equal" else int(rule.client_size)
     if size > largest:
-        raise ConfigError(
-            f"client_size is {size}, but the smallest client can have {largest} training samples only; lower it"
-        )
+        text = f"but the smallest client can have {largest} training samples only; lower it"
+        raise ConfigError(f"client_size is {size}, {text}")
     result = []
     for named, own in zip(shares, samples, strict=True):
         ordered = own.domain.partition is not None and own.domain.partition.ordered
@@ -220,13 +189,3 @@ def _own_tests(
         tests = [samples.test[owners[samples.test] == name] for name in names]
         return [test if len(test) else None for test in tests]
     return [None if alone and samples.labels is not None else samples.test for _ in names]
-
-
-def _enough(number: int, name: str, found: int, samples: DomainSamples, rule: AssignmentRule) -> None:
-    needed = max(1, rule.min_samples)
-    if found >= needed:
-        return
-    raise (DataError if samples.owners is not None else ConfigError)(
-        f"{samples.listing.folder}: client {number} ({name}) has {found} training samples, fewer than "
-        f"min_samples={needed}; give it more, leave it out, or change split or partition (fewer clients, larger alpha)"
-    )

@@ -22,16 +22,10 @@ if TYPE_CHECKING:
 
 
 def check_dataset(data: FederatedDataset, deep: bool = False, sample: int | None = None, seed: int = 0) -> list[Report]:
-    """Check every archive, then split and partition.
+    """Check every archive as `Archive.check` does, then split and partition.
 
-    Args:
-        data: what to check.
-        deep: decode every file.
-        sample: look into the files of this many samples of each archive, drawn at random, instead of all.
-        seed: of that draw; and of split and partition, where `data` has none.
-
-    Returns:
-        A report for each archive, and one on the clients where something says whose the samples are.
+    Gives a report for each archive, and one on the clients where something says whose the samples are. The seed is also
+    that of split and partition where `data` has none.
     """
     reports = []
     for domain in data.domains:
@@ -70,9 +64,8 @@ def _check_clients(data: FederatedDataset, seed: int) -> Report:
             parts[f"{client.id}: {client.name}"] = client.train
             if client.test is not None:
                 parts[f"{client.id}: {client.name}, own test"] = client.test
-        parts |= {
-            name: indices for name, indices in (("validation", found.validation), ("test", found.test)) if len(indices)
-        }
+        common = {"validation": found.validation, "test": found.test}
+        parts |= {name: indices for name, indices in common.items() if len(indices)}
         for name, indices in parts.items():
             report.samples[name], report.clients[name] = len(indices), []
             if labels is not None and len(indices):

@@ -8,7 +8,7 @@ from datetime import date
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -22,16 +22,9 @@ from fedrs_lightning.data.clients.domain import CropRule, Domain, DomainSamples,
 from fedrs_lightning.data.clients.federation import Federation
 from fedrs_lightning.data.clients.label_space import label_space as joint_classes
 from fedrs_lightning.data.clients.manifest import manifest_of
-from fedrs_lightning.data.clients.normalisation import (
-    BandSums,
-    Normalisation,
-    Statistics,
-    described,
-    setup_bytes,
-    statistics,
-)
+from fedrs_lightning.data.clients.normalisation import Normalisation, Statistics, published, statistics
 from fedrs_lightning.data.clients.partition import IID, Dirichlet, Partition, Shards
-from fedrs_lightning.data.packs.fields import Field
+from fedrs_lightning.data.packs.fields import Field, mean_std
 from fedrs_lightning.data.packs.files import DecodedFiles
 from fedrs_lightning.data.packs.folders import cache_folder
 from fedrs_lightning.data.packs.images import ImagePack
@@ -42,6 +35,8 @@ from fedrs_lightning.errors import ConfigError, DataError, one_of
 
 PROTOCOLS = ("global", "personal_common", "personal_own", "validation")
 CROP = 512  # pixels
+OF_IMAGES = ("split", "train_fraction", "validation_fraction", "stratify", "own_test", "image_size", "storage")
+OF_TILES = ("crop_size", "test_overlap", "random_crops_from", "ground")
 
 
 @final
@@ -124,6 +119,7 @@ class FederatedDataset:
         cache_dir: str | None = None,
         seed: int | None = None,
     ) -> None:
+        given = dict(locals())
         self.root, self.normalise, self.image_size, self.augment = root, normalise, image_size, augment
         self.storage, self.label, self.cache_dir, self.seed = storage, label, cache_dir, seed
         self.alone = archive is not None and subfolders is None
@@ -134,33 +130,16 @@ class FederatedDataset:
         size = CROP if crop_size is None else crop_size
         self.crops = CropRule(size, test_overlap, random_crops_from or size)
         self.label_space = label_space
-        of_images: dict[str, object] = {
-            "split": split,
-            "train_fraction": train_fraction,
-            "validation_fraction": validation_fraction,
-        }
-        of_images |= {"stratify": stratify, "own_test": own_test, "image_size": image_size, "storage": storage}
-        of_tiles: dict[str, object] = {
-            "crop_size": crop_size,
-            "test_overlap": test_overlap,
-            "random_crops_from": random_crops_from,
-        }
-        self._suit(of_images if self.tiled else of_tiles | {"ground": ground})
+        kind, other = ("tiles", "images") if self.tiled else ("images", "tiles")
+        for name in OF_IMAGES if self.tiled else OF_TILES:
+            if given[name] != signature(FederatedDataset).parameters[name].default:
+                raise ConfigError(f"{name} is for archives of {other}, and this one holds {kind}; leave it out")
         self._check(protocols)
-        self.protocols = tuple(
-            protocols or (PROTOCOLS if self.alone and not self.tiled else ("global", "personal_own"))
-        )
+        usual = PROTOCOLS if self.alone and not self.tiled else ("global", "personal_own")
+        self.protocols = tuple(protocols or usual)
         names, classes = [domain.name for domain in self.domains], [own.archive.class_names for own in self.domains]
         self.space = joint_classes(label_space, names, classes)
         self._packed: list[Path] = []
-
-    def _suit(self, others: Mapping[str, object]) -> None:
-        """Refuse options that are for the other kind of archives."""
-        parameters = signature(FederatedDataset).parameters
-        for name, value in others.items():
-            if value != parameters[name].default:
-                kind, other = ("tiles", "images") if self.tiled else ("images", "tiles")
-                raise ConfigError(f"{name} is for archives of {other}, and this one holds {kind}; leave it out")
 
     def _check(self, protocols: list[str] | None) -> None:
         one_of("normalise", self.normalise or "published", ("published", "federated", "per_domain", "per_client"))
@@ -174,36 +153,34 @@ class FederatedDataset:
         for domain in self.domains if self.tiled and not self.alone else ():
             domain.refuse_unowned_tiles()
         split, crops, size = self.split, self.crops, self.rule.client_size
-        if not 0 < split.train_fraction <= 1 or not 0 <= split.validation_fraction < 1:
-            raise ConfigError(
-                "train_fraction must be in (0, 1] and validation_fraction in [0, 1), got "
-                f"{split.train_fraction} and {split.validation_fraction}"
-            )
+        if not 0 < split.train_fraction <= 1:
+            raise ConfigError(f"train_fraction must be in (0, 1], got {split.train_fraction}")
+        if not 0 <= split.validation_fraction < 1:
+            raise ConfigError(f"validation_fraction must be in [0, 1), got {split.validation_fraction}")
         if self.image_size is not None and self.image_size < 1:
             raise ConfigError(f"image_size must be at least 1 pixel or null, got {self.image_size}")
         if crops.size < 1 or not 0 <= crops.test_overlap < crops.size:
-            raise ConfigError(
-                f"test_overlap must be in [0, crop_size), got {crops.test_overlap} and crop_size={crops.size}"
-            )
+            raise ConfigError(f"test_overlap must be in [0, crop_size), got {crops.test_overlap} and {crops.size}")
         if crops.window < crops.size:
             raise ConfigError(f"random_crops_from must be at least crop_size={crops.size}, got {crops.window}")
         if (size < 1) if isinstance(size, int) else size not in (None, "equal"):
             raise ConfigError(f"client_size must be equal, or at least 1, got {size}")
-        for what in ("band_names", "dtype", "scale"):
-            values = {domain.name: getattr(domain.archive, what) for domain in self.domains}
-            shown = {name: len(value) for name, value in values.items()} if what == "band_names" else values
-            if len(set(shown.values())) > 1:
-                text = ", ".join(f"{name}: {value}" for name, value in shown.items())
-                raise ConfigError(
-                    f"domains need the same {'number of bands' if what == 'band_names' else what}, got {text}"
-                )
-        places = [_places(domain.archive) for domain in self.domains]
+        archives = {domain.name: domain.archive for domain in self.domains}
+        for what, values in (
+            ("number of bands", {name: len(archive.band_names) for name, archive in archives.items()}),
+            ("dtype", {name: archive.dtype for name, archive in archives.items()}),
+            ("scale", {name: archive.scale for name, archive in archives.items()}),
+        ):
+            if len(set(values.values())) > 1:
+                text = ", ".join(f"{name}: {value}" for name, value in values.items())
+                raise ConfigError(f"domains need the same {what}, got {text}")
+        places = [_places(archive) for archive in archives.values()]
         if any(found != places[0] for found in places):
             raise ConfigError("domains need the same stored bands, chosen in the same order and resized alike")
-        lacking = [domain for domain in self.domains if domain.archive.published is None]
+        lacking = [name or type(archive).__name__ for name, archive in archives.items() if archive.published is None]
         if self.normalise == "published" and lacking:
-            whose = lacking[0].name or type(lacking[0].archive).__name__
-            raise ConfigError(f"normalise: published: {whose} has no published statistics; set federated or per_domain")
+            text = f"{lacking[0]} has no published statistics; set federated or per_domain"
+            raise ConfigError(f"normalise: published: {text}")
         if self.normalise is None:
             self.normalise = "federated" if lacking else "published"
 
@@ -244,11 +221,7 @@ class FederatedDataset:
         return self.archive.stored_side
 
     def band_names(self, domain: str = "") -> Mapping[str, tuple[str, ...]]:
-        """Names of the stored bands by field of the source's batches, for people and to find true-colour bands.
-
-        Args:
-            domain: of the client whose samples are looked at; the first one where none is named.
-        """
+        """Names of a domain's stored bands (by default the first's) by field of the source's batches."""
         own = next((each.archive for each in self.domains if each.name == domain), self.archive)
         return own.stored_bands if isinstance(own, ImageArchive) else {"image": own.band_names}
 
@@ -258,12 +231,14 @@ class FederatedDataset:
 
     def prepare(self) -> None:
         """List all samples, decode and pack them; packs that exist are used as they are. Call it on one rank."""
-        cache = cache_folder(self.cache_dir)
-        for domain in self.domains:
-            domain.archive.prepare(cache)
-        samples = self.samples(0 if self.seed is None else self.seed)
+        samples = self._prepared(0)
         if self.storage == "pack":
-            self._packed = [pack.pack(cache) for own in samples for pack in own.packs]
+            self._packed = [pack.pack(cache_folder(self.cache_dir)) for own in samples for pack in own.packs]
+
+    def _prepared(self, seed: int) -> list[DomainSamples]:
+        for domain in self.domains:
+            domain.archive.prepare(cache_folder(self.cache_dir))
+        return self.samples(seed if self.seed is None else self.seed)
 
     def samples(self, seed: int) -> list[DomainSamples]:
         """Samples of every domain, split, without packing one.
@@ -277,9 +252,7 @@ class FederatedDataset:
         if not self.tiled:
             self._check_images(samples)
         if self._reports_own(samples) and "personal_own" not in self.protocols:
-            raise ConfigError(
-                "protocols must name personal_own, which results report: clients have test data of their own"
-            )
+            raise ConfigError("protocols must name personal_own, which results report: clients have test data")
         if self.normalise == "per_client" and any(own.owners is None for own in samples):
             raise ConfigError("normalise: per_client needs an archive that says whose every sample is; set federated")
         return samples
@@ -290,9 +263,7 @@ class FederatedDataset:
         if any(several) and not all(several):
             raise ConfigError("domains need images with one class each in all of them, or with several in all")
         if any(several) and any(isinstance(own.domain.partition, (Dirichlet, Shards)) for own in samples):
-            raise ConfigError(
-                "a partition by class is for one class an image; take IID or ByAttribute where images have several"
-            )
+            raise ConfigError("a partition by class is for one class an image; here take IID or ByAttribute")
         if self.rule.own_test and (not self.alone or any(several) or samples[0].owners is not None):
             raise ConfigError("own_test cuts a common test set of images with one class each; leave it out here")
         first: dict[str, Field] = {}
@@ -300,16 +271,12 @@ class FederatedDataset:
             pack = own.packs[0]
             for name, field in pack.fields.items() if isinstance(pack, ImagePack) else ():
                 size, other = (tuple(each.shape[-2:]) for each in (field, first.setdefault(name, field)))
-                found = f"{own.where(0)}: is {size[1]} x {size[0]} pixels, and"
+                found, remedy = f"{own.where(0)}: is {size[1]} x {size[0]} pixels, and", "set image_size of the archive"
                 if self.augment and size[0] != size[1]:
-                    raise DataError(
-                        f"{found} quarter turns need squares; set image_size of the archive, or augment: false"
-                    )
+                    raise DataError(f"{found} quarter turns need squares; {remedy}, or augment: false")
                 if size != other:
-                    raise DataError(
-                        f"{found} an image of domain {samples[0].domain.name} {other[1]} x {other[0]}; set image_size "
-                        "of the archives"
-                    )
+                    whose = f"an image of domain {samples[0].domain.name}"
+                    raise DataError(f"{found} {whose} {other[1]} x {other[0]}; {remedy}s")
 
     def _reports_own(self, samples: list[DomainSamples]) -> bool:
         """Whether results are those of clients on test data of their own."""
@@ -324,58 +291,37 @@ class FederatedDataset:
         Args:
             seed: the run's seed; the data set's own `seed` argument, where given, is used instead.
         """
-        used, cache = seed if self.seed is None else self.seed, cache_folder(self.cache_dir)
-        for domain in self.domains:
-            domain.archive.prepare(cache)
-        samples = self.samples(used)
+        samples, used = self._prepared(seed), seed if self.seed is None else self.seed
         found = assign(samples, self.rule, self.alone, used)
         parts: list[Part] = []
         packed = iter(self._packed)
         for own, table in zip(samples, self.space.tables, strict=True):
+            where = "" if self.alone else f"{own.domain.name}/"
             for spec in own.packs:
-                pack: Pack | DecodedFiles
                 if self.storage == "files" and isinstance(spec, ImagePack):
-                    pack = DecodedFiles(spec)
-                else:
-                    folder = next(packed, None)
-                    pack = spec.open(cache) if folder is None else Pack(folder)
-                where = "" if self.alone else f"{own.domain.name}/"
-                parts.append(Part(pack, f"{where}{spec.role}/" if not isinstance(spec, ImagePack) else where, table))
-        source = PackedSource(parts, self.extras(samples, found))
-        normal = self._statistics(source, found, samples)
-        archive = self.archive
-        bands = archive.stored_bands if isinstance(archive, ImageArchive) else {"image": archive.band_names}
-        transform = Transform(
-            normal.mean,
-            normal.std,
-            archive.scale,
-            bands,
-            archive.band_names,
-            archive.kernel if isinstance(archive, ImageArchive) else "torch",
-            self.image_size,
-            self.augment,
-            self.crops.size if self.tiled else None,
-            self.crops.window if self.tiled else None,
-            None if self.label_space is None or not self.tiled else self.known_classes(),
-        )
-        return Federation(
-            source=source,
-            clients=found.clients,
-            test=found.test,
-            validation=found.validation,
-            transform=transform,
-            manifest=manifest_of(self, samples, found, source, normal, used),
-            sample_ids=source.sample_ids,
-            protocols=self.protocols,
-            headline="personal_own" if self._reports_own(samples) else None,
-            setup_bytes=normal.setup_bytes,
-        )
+                    parts.append(Part(DecodedFiles(spec), where, table))
+                    continue
+                folder = next(packed, None)
+                pack = spec.open(cache_folder(self.cache_dir)) if folder is None else Pack(folder)
+                parts.append(Part(pack, where if isinstance(spec, ImagePack) else f"{where}{spec.role}/", table))
+        source, archive = PackedSource(parts, self.extras(samples, found)), self.archive
+        normal = self._statistics(source, found)
+        kernel = archive.kernel if isinstance(archive, ImageArchive) else "torch"
+        options: dict[str, Any] = {"kernel": kernel, "image_size": self.image_size, "augment": self.augment}
+        if self.tiled:
+            options |= {"crop": self.crops.size, "window": self.crops.window}
+            options["classes"] = None if self.label_space is None else self.known_classes()
+        bands = self.band_names(), archive.band_names
+        transform = Transform(normal.mean, normal.std, archive.scale, *bands, **options)
+        manifest = manifest_of(self, samples, found, source, normal, used)
+        whole = source, found.clients, found.test, found.validation, transform, manifest, source.sample_ids
+        headline = "personal_own" if self._reports_own(samples) else None
+        return Federation(*whole, self.protocols, headline, normal.setup_bytes)
 
     def known_classes(self) -> list[list[bool]]:
         """Of each domain, which joint classes its labels can hold."""
-        return [
-            self.space.present(number, len(domain.archive.class_names)) for number, domain in enumerate(self.domains)
-        ]
+        counts = [len(domain.archive.class_names) for domain in self.domains]
+        return [self.space.present(number, count) for number, count in enumerate(counts)]
 
     @cached_property
     def listings(self) -> list[ImageListing | TileListing]:
@@ -391,8 +337,7 @@ class FederatedDataset:
 
     def give_to_one_client(self) -> bool:
         """Give everything to one client where nothing says whose it is; tells whether that was so."""
-        lacking = self.lacks_partition
-        if lacking:
+        if lacking := self.lacks_partition:
             self.domains[0].partition = IID(1)
         return lacking
 
@@ -402,53 +347,39 @@ class FederatedDataset:
 
     def extras(self, samples: list[DomainSamples], found: Assignment) -> dict[str, Tensor]:
         """What a batch holds beside the arrays of packs."""
-        sizes = [
-            sum(len(pack.ids if isinstance(pack, ImagePack) else pack.index()) for pack in own.packs) for own in samples
-        ]
-        domain = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes).astype(np.int64))
-        extras: dict[str, Tensor] = {}
-        if self.tiled:
-            extras["domain"] = domain
-        else:
-            labels = [
-                self.space.labels(number, own.labels) for number, own in enumerate(samples) if own.labels is not None
-            ]
-            whole = np.concatenate(labels)
-            extras["label"] = torch.from_numpy(whole.astype(np.int64 if whole.ndim == 1 else np.float32))
+        domain = torch.from_numpy(np.repeat(np.arange(len(samples)), [own.count for own in samples]).astype(np.int64))
+        extras = {"domain": domain}
+        if not self.tiled:
+            labels = ((number, own.labels) for number, own in enumerate(samples) if own.labels is not None)
+            whole = np.concatenate([self.space.labels(number, own) for number, own in labels])
+            extras = {"label": torch.from_numpy(whole.astype(np.int64 if whole.ndim == 1 else np.float32))}
         if self.normalise == "per_client":
             extras["group"] = torch.from_numpy(_owner_numbers(samples, found))
         elif self.normalise != "federated" and len(self.domains) > 1:
             extras["group"] = domain
         return extras
 
-    def _statistics(self, source: PackedSource, found: Assignment, samples: list[DomainSamples]) -> Statistics:
-        kind, archive, bands = self.normalise, self.archive, self.archive.band_names
-        names = [domain.name or type(domain.archive).__name__ for domain in self.domains]
+    def _statistics(self, source: PackedSource, found: Assignment) -> Statistics:
+        kind, scale, clients = self.normalise, self.archive.scale, found.clients
         if kind == "published":
-            rows = [domain.archive.published for domain in self.domains]
-            return described(kind, names, [row for row in rows if row is not None], setup_bytes(0, 0), archive.scale)
-        stored = archive.stored_bands if isinstance(archive, ImageArchive) else {"image": bands}
+            rows = {own.name or type(own.archive).__name__: own.archive.published for own in self.domains}
+            return published({name: row for name, row in rows.items() if row is not None}, scale)
 
-        def sums(indices: np.ndarray) -> BandSums:
-            known: dict[str, tuple[int, int, int]] = {}
-            for field, own in stored.items():
-                count, (first, second) = source.sums(indices, field)
-                known |= {band: (count, one, two) for band, one, two in zip(own, first, second, strict=True)}
-            return BandSums(*(tuple(column) for column in zip(*(known[band] for band in bands), strict=True)))
-
-        def together(domain: str | None) -> np.ndarray:
-            return np.concatenate(
-                [client.train for client in found.clients if domain is None or client.domain == domain]
-            )
+        def measure(indices: np.ndarray) -> list[tuple[float, float]]:
+            known = {}
+            for field, bands in self.band_names().items():
+                known |= dict(zip(bands, zip(*mean_std(*source.sums(indices, field)), strict=True), strict=True))
+            return [known[band] for band in self.archive.band_names]
 
         if kind == "per_client":
-            groups = {f"client {client.name}": client.train for client in found.clients}
+            groups = {f"client {client.name}": client.train for client in clients}
         elif kind == "per_domain" and not self.alone:
-            groups = {f"domain {domain.name}": together(domain.name) for domain in self.domains}
+            members = {own.name: [each.train for each in clients if each.domain == own.name] for own in self.domains}
+            groups = {f"domain {name}": np.concatenate(trains) for name, trains in members.items()}
         else:
-            groups = {"all clients together": together(None)}
+            groups = {"all clients together": np.concatenate([client.train for client in clients])}
         assert kind is not None
-        return statistics(kind, groups, sums, bands, archive.scale, len(found.clients))
+        return statistics(kind, groups, measure, self.archive.band_names, scale, len(clients))
 
 
 def _domains(
@@ -471,9 +402,8 @@ def _domains(
     elif subfolders is not None:
         assert archive is not None
         if Path(archive.root).expanduser().is_absolute():
-            raise ConfigError(
-                f"subfolders: root of the archive is taken from each of them; make {archive.root} relative"
-            )
+            text = f"root of the archive is taken from each of them; make {archive.root} relative"
+            raise ConfigError(f"subfolders: {text}")
         found = []
         for name in subfolders:
             moved = archive.below(name).below(root)
@@ -509,9 +439,6 @@ def _owner_numbers(samples: list[DomainSamples], found: Assignment) -> np.ndarra
         for sample, owner in enumerate(own.owners.tolist()):
             key = (name, name_in(own, owner) if name else owner)
             if key not in place:
-                raise DataError(
-                    f"{own.where(sample)}: an image without client, whose statistics normalise: per_client needs; "
-                    "name one"
-                )
+                raise DataError(f"{own.where(sample)}: an image without client, which per_client needs; name one")
             numbers.append(place[key])
     return np.asarray(numbers, dtype=np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,30 +50,17 @@ class Domain:
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How samples of images get into training, validation and test data.
+    """How samples of images get into training, validation and test data; see `FederatedDataset`."""
 
-    Attributes:
-        split: `published`, `seeded`, or None: published where the archive has one.
-        train_fraction: share of the samples that is not for testing, for `seeded`.
-        validation_fraction: share of the training samples held out for choosing a round, for `seeded`.
-        stratify: draw within each class.
-    """
-
-    split: str | None = None
-    train_fraction: float = 0.8
-    validation_fraction: float = 0.0
-    stratify: bool = False
+    split: str | None
+    train_fraction: float
+    validation_fraction: float
+    stratify: bool
 
 
 @dataclass(frozen=True)
 class CropRule:
-    """How tiles are cut into crops.
-
-    Attributes:
-        size: side in pixels of what a network sees.
-        test_overlap: pixels by which neighbouring test crops overlap.
-        window: side of training windows, from each of which an epoch takes one crop; `size` for a fixed grid.
-    """
+    """Pixels: side of crops, overlap of test crops, and side of training windows (`size` for a fixed grid)."""
 
     size: int
     test_overlap: int
@@ -102,6 +90,11 @@ class DomainSamples:
     labels: np.ndarray | None
     attributes: Mapping[str, np.ndarray]
     rule: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How many samples there are, those in no split included."""
+        return len(next(iter(self.attributes.values()))) if self.labels is None else len(self.labels)
 
     @property
     def owners(self) -> np.ndarray | None:
@@ -141,18 +134,6 @@ def single_labels(labels: np.ndarray) -> np.ndarray:
     return labels if labels.ndim == 1 else np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def image_pack(archive: ImageArchive, listing: ImageListing) -> ImagePack:
-    """How images of an archive are packed."""
-    return ImagePack(
-        name=archive.name,
-        ids=listing.ids,
-        fields=archive.fields(listing),
-        settings=archive.settings(),
-        source=lambda: archive.fingerprint(listing),
-        decode=lambda number: archive.decode_sample(listing, number),
-    )
-
-
 def _images(domain: Domain, listing: ImageListing, rule: SplitRule, seed: int) -> DomainSamples:
     archive = domain.archive
     assert isinstance(archive, ImageArchive)
@@ -161,9 +142,7 @@ def _images(domain: Domain, listing: ImageListing, rule: SplitRule, seed: int) -
     indices = np.arange(len(listing.ids))
     if listing.splits is not None and rule.split != "seeded":
         if rule.validation_fraction > 0:
-            raise ConfigError(
-                "validation_fraction must be 0 with a published split, which names its own validation samples"
-            )
+            raise ConfigError("validation_fraction must be 0 with a published split, which names validation samples")
         parts = [indices[np.asarray(listing.splits) == name] for name in SPLITS]
         about: dict[str, Any] = {"rule": "published", "left_out": len(indices) - sum(map(len, parts))}
     else:
@@ -174,9 +153,9 @@ def _images(domain: Domain, listing: ImageListing, rule: SplitRule, seed: int) -
     attributes = dict(listing.attributes)
     if listing.labels.ndim == 1:
         attributes.setdefault("class_name", np.asarray(archive.class_names)[listing.labels])
-    train, validation, test = parts
-    packs = [image_pack(archive, listing)]
-    return DomainSamples(domain, listing, packs, train, validation, test, listing.labels, attributes, about)
+    source, decode = partial(archive.fingerprint, listing), partial(archive.decode_sample, listing)
+    pack = ImagePack(archive.name, listing.ids, archive.fields(listing), archive.settings(), source, decode)
+    return DomainSamples(domain, listing, [pack], *parts, listing.labels, attributes, about)
 
 
 def _seeded(name: str, listing: ImageListing, rule: SplitRule, seed: int) -> list[np.ndarray]:
@@ -198,24 +177,12 @@ def _tiles(domain: Domain, listing: TileListing, crops: CropRule) -> DomainSampl
     if not listing.test:
         whose = f"domain {domain.name}: " if domain.name else ""
         raise DataError(f"{whose}{listing.folder} has no test tile; add one, or set split: by_position")
+    form = len(archive.band_names), archive.dtype, len(archive.class_names), archive.settings()
     packs = [
-        CropPack(
-            archive=archive.name,
-            tiles=tiles,
-            folder_of_files=listing.folder,
-            role="train" if train else "test",
-            size=crops.window if train else crops.size,
-            overlap=0 if train else crops.test_overlap,
-            bands=len(archive.band_names),
-            dtype=archive.dtype,
-            num_classes=len(archive.class_names),
-            settings=archive.settings(),
-        )
-        for train, tiles in ((True, listing.train), (False, listing.test))
+        CropPack(archive.name, listing.train, listing.folder, "train", crops.window, 0, *form),
+        CropPack(archive.name, listing.test, listing.folder, "test", crops.size, crops.test_overlap, *form),
     ]
     train, test = (pack.index() for pack in packs)
     tile = np.concatenate([np.asarray(index.tiles, dtype=object)[index.tile] for index in (train, test)])
-    ends = np.arange(len(train) + len(test))
-    nothing = np.empty(0, np.int64)
-    parts = ends[: len(train)], nothing, ends[len(train) :]
+    parts = np.split(np.arange(len(tile)), [len(train), len(train)])  # none for validation
     return DomainSamples(domain, listing, packs, *parts, None, {"tile": tile}, {"rule": "published"})

@@ -41,11 +41,9 @@ class SampleSource(Protocol):
     def __len__(self) -> int: ...
 
     def gather(self, indices: np.ndarray | Tensor, *, pin_memory: bool = False) -> Batch:
-        """`image` [B, C, H, W] in its stored dtype and `label` of the samples, in the order of `indices`.
+        """`image` [B, C, H, W] in its stored dtype and `label` of the samples, in the order of `indices` int64 [B].
 
-        Args:
-            indices: global indices, int64 [B].
-            pin_memory: put the result into page-locked memory, for an asynchronous copy to a GPU.
+        `pin_memory` puts the result into page-locked memory, for an asynchronous copy to a GPU.
         """
         ...
 
@@ -104,28 +102,17 @@ class Federation:
         for name, indices in [*shares, (COMMON_TEST, self.test), ("the validation set", self.validation)]:
             self._claim(owner, name, indices)
         for client in self.clients:
-            if client.test is not None:
-                self._exclude(owner, client)
+            test = np.empty(0, np.int64) if client.test is None else client.test
+            for first in test[(owner[test] != "") & (owner[test] != COMMON_TEST)][:1]:
+                both = f"in the own test set of client {client.id} and in {owner[first]}"
+                raise DataError(f"sample {self.sample_ids[first]} is {both}")
 
     def _claim(self, owner: np.ndarray, name: str, indices: np.ndarray) -> None:
         if indices.size and (indices.min() < 0 or indices.max() >= len(owner)):
             raise DataError(f"{name} names sample {indices.max()}, but there are {len(owner)} samples")
-        taken = indices[owner[indices] != ""]
-        if taken.size:
-            first = int(taken[0])
-            raise DataError(
-                f"sample {self.sample_ids[first]} is in {owner[first]} and in {name}; a sample may be in one split only"
-            )
+        for first in indices[owner[indices] != ""][:1]:
+            both = f"in {owner[first]} and in {name}"
+            raise DataError(f"sample {self.sample_ids[first]} is {both}; a sample may be in one split only")
         if len(np.unique(indices)) != len(indices):
             raise DataError(f"{name} names a sample twice")
         owner[indices] = name
-
-    def _exclude(self, owner: np.ndarray, client: ClientSplit) -> None:
-        assert client.test is not None
-        owners = owner[client.test]
-        taken = client.test[(owners != "") & (owners != COMMON_TEST)]
-        if taken.size:
-            first = int(taken[0])
-            raise DataError(
-                f"sample {self.sample_ids[first]} is in the own test set of client {client.id} and in {owner[first]}"
-            )

@@ -47,15 +47,8 @@ def inspect_data(
 ) -> Inspection:
     """Describe every client and split.
 
-    Samples, classes, days, mean and deviation are of all samples; extremes, percentiles and histograms of a random part
-    of each split.
-
-    Args:
-        dataset: knows names of classes and bands.
-        federation: of `dataset`.
-        seed: of the random parts.
-        sample: size of a random part; None takes every pixel.
-        examples: training samples of each client that are named as examples.
+    Samples, classes, days, mean and deviation are of all samples; extremes, percentiles and histograms of `sample`
+    random samples of each split, or of all. Of each client `examples` training samples are named as examples.
     """
     return _Inspector(dataset, federation, seed, sample).run(examples)
 
@@ -76,29 +69,29 @@ class _Inspector:
     def run(self, examples: int) -> Inspection:
         clients, total = self.federation.clients, sum(len(client.train) for client in self.federation.clients)
         found = Inspection({}, bin_width={name: max(1, LEVELS[own.dtype] // BINS) for name, own in self.fields.items()})
-        described, pooled = [], _Pool()
+        described, trained, pooled = [], [], dict[str, np.ndarray]()
         for client in clients:
-            facts, counts = self._describe(
-                client.train, client.domain, numpy_stream(self.seed, "inspect", client.id, "train")
-            )
-            pooled.add(facts, counts)
+            facts, counts = self._describe(client.train, client.domain, client.id, "train")
+            trained.append(facts)
+            pooled |= {name: table + pooled.get(name, 0) for name, table in counts.items()}
+            counted = zip(self.dataset.class_names, facts["class_counts"], strict=True)
+            lacking = [name for name, count in counted if not count]
             about: dict[str, Any] = {"id": client.id, "name": client.name, "domain": client.domain or None}
-            about |= {
-                "weight": len(client.train) / total,
-                "classes_lacking": self._lacking(facts["class_counts"]),
-                "train": facts,
-            }
+            about |= {"weight": len(client.train) / total, "classes_lacking": lacking, "train": facts}
             if client.test is not None:
-                about["test"] = self._test(
-                    client.test, client.domain, numpy_stream(self.seed, "inspect", client.id, "test")
-                )
+                about["test"] = self._test(client.test, client.domain, client.id, "test")
             described.append(about)
-            found.histograms[client.id] = {
-                name: _binned(table, found.bin_width[name]) for name, table in counts.items()
-            }
+            binned = {name: table.reshape(len(table), -1, found.bin_width[name]) for name, table in counts.items()}
+            found.histograms[client.id] = {name: table.sum(axis=2) for name, table in binned.items()}
             shown = numpy_stream(self.seed, "inspect", "examples", client.id).permutation(client.train)[:examples]
             found.examples[client.id] = shown
         sizes = [len(client.train) for client in clients]
+        ignored = sum(each.get("ignored_pixels", 0) for each in trained)
+        classes = np.sum([each["class_counts"] for each in trained], axis=0).tolist()
+        together = {"num_samples": sum(sizes), "class_counts": classes}
+        together |= {"ignored_pixels": ignored} if ignored else {}
+        most = self.sample
+        some = "all samples" if most is None else f"at most {most} random samples of each client and split"
         found.facts = {
             "format": FORMAT,
             "dataset": self.federation.manifest.get("dataset", type(self.dataset).__name__),
@@ -108,12 +101,10 @@ class _Inspector:
             "class_names": list(self.dataset.class_names),
             "seed": self.seed,
             "percentiles": "smallest stored value that q % of the pixels do not exceed",
-            "pixels_of": "all samples"
-            if self.sample is None
-            else f"at most {self.sample} random samples of each client and split",
+            "pixels_of": some,
             "num_clients": len(clients),
             "largest_to_smallest": max(sizes) / min(sizes) if min(sizes) else None,
-            "train": pooled.facts(self.num_classes) | {"bands": self._pooled_bands(pooled)},
+            "train": together | {"bands": self._pooled_bands(trained, pooled)},
             "clients": described,
             "test": self._common(self.federation.test, "test"),
             "validation": self._common(self.federation.validation, "validation"),
@@ -122,34 +113,28 @@ class _Inspector:
 
     def _common(self, indices: np.ndarray, name: str) -> dict[str, Any]:
         domains = {client.domain for client in self.federation.clients}
-        one = domains.pop() if len(domains) == 1 else None
-        return self._test(indices, one, numpy_stream(self.seed, "inspect", "common", name))
+        return self._test(indices, domains.pop() if len(domains) == 1 else None, "common", name)
 
-    def _test(self, indices: np.ndarray, domain: str | None, rng: np.random.Generator) -> dict[str, Any]:
+    def _test(self, indices: np.ndarray, domain: str | None, *words: int | str) -> dict[str, Any]:
         """Facts of a split that clients may share, which is then described once."""
         key = indices.tobytes() + f"|{domain}".encode()
         if key not in self.known:
-            self.known[key] = self._describe(indices, domain, rng)[0]
+            self.known[key] = self._describe(indices, domain, *words)[0]
         return self.known[key]
 
     def _describe(
-        self, indices: np.ndarray, domain: str | None, rng: np.random.Generator
+        self, indices: np.ndarray, domain: str | None, *words: int | str
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Facts of samples, and pixels by value of a random part of them, drawn from the stream of the words."""
         facts: dict[str, Any] = {"num_samples": len(indices)} | self._classes(indices)
-        days = Counter(
-            str(day)
-            for index in indices
-            if (day := self.dataset.acquired(self.federation.sample_ids[index])) is not None
-        )
-        if days:
-            facts["days"] = dict(sorted(days.items()))
+        days = (self.dataset.acquired(self.federation.sample_ids[index]) for index in indices)
+        if counted := Counter(str(day) for day in days if day is not None):
+            facts["days"] = dict(sorted(counted.items()))
         if domain is None or not len(indices):  # bands of several domains have nothing in common but their number
             return facts | {"bands": []}, {}
-        part = (
-            indices
-            if self.sample is None or len(indices) <= self.sample
-            else np.sort(rng.choice(indices, self.sample, replace=False))
-        )
+        part = indices
+        if self.sample is not None and len(indices) > self.sample:
+            part = np.sort(numpy_stream(self.seed, "inspect", *words).choice(indices, self.sample, replace=False))
         counts = self._count(part)
         return facts | {"bands": self._bands(indices, domain, counts, len(part))}, counts
 
@@ -196,47 +181,20 @@ class _Inspector:
                         row += np.bincount(piece[:, band].reshape(-1), minlength=len(row))
         return counts
 
-    def _pooled_bands(self, pooled: _Pool) -> list[dict[str, Any]]:
+    def _pooled_bands(self, trained: list[dict[str, Any]], pooled: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Bands of all training samples together, where all clients have the same bands."""
         clients = self.federation.clients
-        if len({tuple(self.dataset.band_names(client.domain).items()) for client in clients}) > 1 or not pooled.counts:
+        if len({tuple(self.dataset.band_names(client.domain).items()) for client in clients}) > 1 or not pooled:
             return []
         train = np.concatenate([client.train for client in clients])
-        return self._bands(train, clients[0].domain, pooled.counts, pooled.looked_at)
-
-    def _lacking(self, counts: list[int]) -> list[str]:
-        return [name for name, count in zip(self.dataset.class_names, counts, strict=True) if not count]
+        looked_at = sum(facts["bands"][0]["pixels_of"] for facts in trained if facts["bands"])
+        return self._bands(train, clients[0].domain, pooled, looked_at)
 
 
-class _Pool:
-    """Training data of all clients together."""
-
-    def __init__(self) -> None:
-        self.samples = self.looked_at = self.ignored = 0
-        self.classes: list[list[int]] = []
-        self.counts: dict[str, np.ndarray] = {}
-
-    def add(self, facts: Mapping[str, Any], counts: Mapping[str, np.ndarray]) -> None:
-        self.samples += facts["num_samples"]
-        self.ignored += facts.get("ignored_pixels", 0)
-        self.looked_at += facts["bands"][0]["pixels_of"] if facts["bands"] else 0
-        self.classes.append(facts["class_counts"])
-        for name, table in counts.items():
-            self.counts[name] = table + self.counts.get(name, 0)
-
-    def facts(self, num_classes: int) -> dict[str, Any]:
-        counts = [sum(row[place] for row in self.classes) for place in range(num_classes)]
-        return {"num_samples": self.samples, "class_counts": counts} | (
-            {"ignored_pixels": self.ignored} if self.ignored else {}
-        )
-
-
-def examples_of(
-    federation: Federation, indices: np.ndarray, client: ClientSplit, dataset: FederatedDataset
-) -> Examples:
+def examples_of(federation: Federation, indices: np.ndarray, client: ClientSplit, data: FederatedDataset) -> Examples:
     """Pixels of some samples of a client, to be shown."""
     batch = {name: values.numpy() for name, values in federation.source.gather(indices).items()}
-    names = dataset.band_names(client.domain).items()
+    names = data.band_names(client.domain).items()
     bands = {band: batch[field][:, place] for field, own in names for place, band in enumerate(own)}
     return Examples(bands, batch.get("mask"), batch.get("label"))
 
@@ -262,7 +220,3 @@ def _spread(counts: np.ndarray, samples: int) -> dict[str, Any]:
     points = np.searchsorted(cumulated, np.asarray(POINTS) / 100 * cumulated[-1])
     named = {f"p{point}": int(value) for point, value in zip(POINTS, points, strict=True)}
     return {"min": int(present[0])} | named | {"max": int(present[-1]), "pixels_of": samples}
-
-
-def _binned(table: np.ndarray, width: int) -> np.ndarray:
-    return table.reshape(len(table), -1, width).sum(axis=2)

@@ -35,11 +35,7 @@ class LabelSpace:
         return [number in own for number in range(len(self.names))]
 
     def labels(self, domain: int, own: np.ndarray) -> np.ndarray:
-        """Labels of images in the joint classes.
-
-        Args:
-            domain: whose.
-            own: class of each, int [N], or 1 for each class it has, [N, C].
+        """Joint labels of a domain's images from own ones: class of each, int [N], or 1 for each it has, [N, C].
 
         Raises:
             ConfigError: an image with one class has one that is in no joint class.
@@ -50,9 +46,8 @@ class LabelSpace:
         if own.ndim == 1:
             joint = table[own].astype(np.int64)
             if (joint == IGNORE).any():
-                raise ConfigError(
-                    f"label_space: names no class for {self.dropped[domain][0]}, which images have; add it"
-                )
+                lacking = self.dropped[domain][0]
+                raise ConfigError(f"label_space: names no class for {lacking}, which images have; add it")
             return joint
         joint = np.zeros((len(own), len(self.names)), own.dtype)
         for place in range(own.shape[1]):
@@ -64,11 +59,8 @@ class LabelSpace:
 def label_space(choice: Choice, domains: Sequence[str], classes: Sequence[tuple[str, ...]]) -> LabelSpace:
     """The joint classes of several domains.
 
-    Args:
-        choice: None where all domains have the same classes; `union` gives every name its own id, and equal names the
-            same one; a mapping names, for each joint class, the classes that it takes in, as `class` or `domain:class`.
-        domains: names.
-        classes: of each domain.
+    The choice is None where all domains have the same classes; `union` gives every name its own id, and equal names the
+    same one; a mapping names, for each joint class, the classes that it takes in, as `class` or `domain:class`.
 
     Raises:
         ConfigError: the domains differ and nothing was chosen; or the mapping names something that is not there, or
@@ -77,11 +69,9 @@ def label_space(choice: Choice, domains: Sequence[str], classes: Sequence[tuple[
     if choice is None:
         for name, own in zip(domains, classes, strict=True):
             if own != classes[0]:
-                raise ConfigError(
-                    f"label_space is needed: domain {domains[0]} has the classes {', '.join(classes[0])}, but {name} "
-                    "has "
-                    f"{', '.join(own)}; set it to union, or to a mapping of joint class to own classes"
-                )
+                both = f"domain {domains[0]} has the classes {', '.join(classes[0])}, but {name} has {', '.join(own)}"
+                remedy = "set it to union, or to a mapping of joint class to own classes"
+                raise ConfigError(f"label_space is needed: {both}; {remedy}")
         return LabelSpace(classes[0], (None,) * len(domains), ((),) * len(domains))
     if isinstance(choice, str):
         if choice != "union":
@@ -102,14 +92,13 @@ def _mapped(
         for member in members:
             domain, colon, own = member.rpartition(":")
             if colon and domain not in domains:
-                raise ConfigError(
-                    f"label_space: '{member}' names domain '{domain}', but the domains are {', '.join(domains)}"
-                )
+                text = f"'{member}' names domain '{domain}', but the domains are {', '.join(domains)}"
+                raise ConfigError(f"label_space: {text}")
             places = [place for place, known in enumerate(domains) if domain in ("", known) and own in classes[place]]
             if not places:
-                raise ConfigError(
-                    f"label_space: no class '{own}' in {domain or 'any domain'}; known are {_known(domains, classes)}"
-                )
+                lists = (f"{name}: {', '.join(names)}" for name, names in zip(domains, classes, strict=True))
+                text = f"no class '{own}' in {domain or 'any domain'}; known are {'; '.join(lists)}"
+                raise ConfigError(f"label_space: {text}")
             for place in places:
                 if joint.setdefault((place, own), number) != number:
                     raise ConfigError(f"label_space: class '{own}' of {domains[place]} is in two joint classes")
@@ -125,7 +114,3 @@ def _table(ids: list[int]) -> np.ndarray:
     table = np.full(256, IGNORE, dtype=np.uint8)
     table[: len(ids)] = ids
     return table
-
-
-def _known(domains: Sequence[str], classes: Sequence[tuple[str, ...]]) -> str:
-    return "; ".join(f"{name}: {', '.join(own)}" for name, own in zip(domains, classes, strict=True))

@@ -28,37 +28,32 @@ def manifest_of(
     normal: Statistics,
     seed: int,
 ) -> dict[str, Any]:
-    """Plain JSON values.
+    """Plain JSON values from options, samples of each domain, who has what, all samples, their statistics, the seed."""
 
-    Args:
-        data: the options.
-        samples: of each domain.
-        found: who has what.
-        source: all samples.
-        normal: what normalises them.
-        seed: that was used.
-    """
-    describe = _Describer(source, data.num_classes)
-    synthetic = (own.listing.facts.get("synthetic") for own in samples)
+    def describe(indices: np.ndarray) -> dict[str, Any]:
+        counts = _class_counts(source, indices, data.num_classes)
+        ids = hash_ids([source.sample_ids[index] for index in indices])
+        return {"num_samples": len(indices), **counts, "sha256": ids}
+
+    space = None if data.label_space is None else {"rule": data.label_space}
+    if space is not None:
+        named = zip(samples, data.space.dropped, strict=True)
+        space["dropped"] = {own.domain.name: list(gone) for own, gone in named}
+    resized = "bilinear on float32, antialiased when it shrinks, align_corners=False"
     clients = []
     for client in found.clients:
         splits = {"train": describe(client.train)} | ({} if client.test is None else {"test": describe(client.test)})
         owner = {"domain": client.domain} if client.domain else {}
         clients.append({"id": client.id, "name": client.name} | owner | splits)
-    return {
+    about: dict[str, Any] = {
         "dataset": "+".join(domain.name or type(domain.archive).__name__ for domain in data.domains),
         "label": data.label,
-        "synthetic": next((made for made in synthetic if made), None),
+        "synthetic": next((made for own in samples if (made := own.listing.facts.get("synthetic"))), None),
         "seed": seed,
         "archives": [_archive(data, number, own, found, source) for number, own in enumerate(samples)],
         "class_names": list(data.class_names),
         "unscored_classes": [data.class_names[number] for number in data.unscored],
-        "label_space": None
-        if data.label_space is None
-        else {
-            "rule": data.label_space,
-            "dropped": {own.domain.name: list(gone) for own, gone in zip(samples, data.space.dropped, strict=True)},
-        },
+        "label_space": space,
         "own_test": "common test set cut by the clients' class proportions (our rule)" if data.rule.own_test else None,
         "client_size": data.rule.client_size,
         "ground": data.rule.ground if found.terrains else None,
@@ -71,25 +66,17 @@ def manifest_of(
         "clients": clients,
         "test": describe(found.test),
         "validation": describe(found.validation),
-    } | (_crops(data) if data.tiled else _resize(data))
-
-
-def _resize(data: FederatedDataset) -> dict[str, Any]:
-    rule = "bilinear on float32, antialiased when it shrinks, align_corners=False"
-    return {"image_size": data.image_size, "resize": None if data.image_size is None else rule}
-
-
-def _crops(data: FederatedDataset) -> dict[str, Any]:
-    size, window = data.crops.size, data.crops.window
-    return {
-        "crops": {
-            "size": size,
-            "train": f"random, one an epoch from each window of {window}" if window > size else "regular grid",
-            "test_overlap": data.crops.test_overlap,
-            "test_rule": "each pixel counts once, in the crop with the nearest centre",
-        },
-        "ignore_index": 255,
     }
+    if not data.tiled:
+        return about | {"image_size": data.image_size, "resize": None if data.image_size is None else resized}
+    size, window = data.crops.size, data.crops.window
+    crops = {
+        "size": size,
+        "train": f"random, one an epoch from each window of {window}" if window > size else "regular grid",
+        "test_overlap": data.crops.test_overlap,
+        "test_rule": "each pixel counts once, in the crop with the nearest centre",
+    }
+    return about | {"crops": crops, "ignore_index": 255}
 
 
 def _archive(
@@ -99,7 +86,10 @@ def _archive(
     packs = [part.pack for part in source.parts[first : first + len(own.packs)]]
     partition, surplus = domain.partition, found.surplus[number]
     ids = [source.sample_ids[sample] for sample in surplus]
-    archive, listing, files = domain.archive, own.listing, data.storage == "files"
+    archive, listing, fingerprint = domain.archive, own.listing, None
+    if data.storage == "files" and isinstance(archive, ImageArchive) and isinstance(listing, ImageListing):
+        fingerprint = archive.fingerprint(listing)
+    rule = "as the archive says" if partition is None else {"class": type(partition).__name__, **vars(partition)}
     about: dict[str, Any] = {
         "name": domain.name or None,
         "class": type(archive).__name__,
@@ -108,32 +98,23 @@ def _archive(
         "settings": archive.settings(),
         "facts": listing.facts,
         "split": own.rule,
-        "partition": "as the archive says"
-        if partition is None
-        else {"class": type(partition).__name__, **vars(partition)},
+        "partition": rule,
         "classes": [name for name, known in zip(data.class_names, data.known_classes()[number], strict=True) if known],
         "samples_sha256": [pack.digest for pack in packs],
-        "source_sha256": archive.fingerprint(listing)
-        if files and isinstance(archive, ImageArchive) and isinstance(listing, ImageListing)
-        else None,
+        "source_sha256": fingerprint,
         "surplus": {"num_samples": len(ids), "sha256": hash_ids(ids)},
     }
     if data.tiled:
-        crops = [pack for pack in packs if isinstance(pack, Pack)]
-        about |= {
-            "tiles_train": found.ground[number],
-            "tiles_test": [] if crops[1].crops is None else list(crops[1].crops.tiles),
-            "unknown_pixels": {name: count for pack in crops for name, count in _unknown(pack).items()},
-        }
+        about |= {"tiles_train": found.ground[number], "tiles_test": [], "unknown_pixels": {}}
+        for pack in packs:
+            assert isinstance(pack, Pack)
+            assert pack.crops is not None
+            about["tiles_test"] = list(pack.crops.tiles)  # of the last pack
+            unknown = pack.tables["unknown"]
+            names = ((pack.crops.tiles[pack.crops.tile[crop]], int(unknown[crop])) for crop in np.flatnonzero(unknown))
+            about["unknown_pixels"] |= dict(names)
         about["surplus"] |= {"ids": ids if len(ids) <= MANY else source.tiles(surplus)}
     return about
-
-
-def _unknown(pack: Pack) -> dict[str, int]:
-    """Tile id to pixels whose colour or value was unknown, where there were any."""
-    assert pack.crops is not None
-    unknown = pack.tables["unknown"]
-    return {pack.crops.tiles[pack.crops.tile[crop]]: int(unknown[crop]) for crop in np.flatnonzero(unknown)}
 
 
 def _labelled(source: PackedSource) -> list[str]:
@@ -143,18 +124,7 @@ def _labelled(source: PackedSource) -> list[str]:
     return [f"{name}: {text}" for name, text in zip(source.sample_ids, texts, strict=True)]
 
 
-class _Describer:
-    """Number of samples, samples or pixels of each class, and the hash over the sorted ids."""
-
-    def __init__(self, source: PackedSource, num_classes: int) -> None:
-        self.source, self.num_classes = source, num_classes
-
-    def __call__(self, indices: np.ndarray) -> dict[str, Any]:
-        found: dict[str, Any] = {"num_samples": len(indices)} | class_counts(self.source, indices, self.num_classes)
-        return found | {"sha256": hash_ids([self.source.sample_ids[index] for index in indices])}
-
-
-def class_counts(source: PackedSource, indices: np.ndarray, num_classes: int) -> dict[str, Any]:
+def _class_counts(source: PackedSource, indices: np.ndarray, num_classes: int) -> dict[str, Any]:
     """`class_counts` of samples with labels, each of which counts for all its classes, or `class_pixels` of masks."""
     if "label" not in source.extras:
         pixels = source.class_pixels(indices, num_classes).tolist()

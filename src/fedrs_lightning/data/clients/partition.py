@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
+from numpy.random import Generator
 
 from fedrs_lightning.errors import ConfigError
 
+Arrays = Mapping[str, np.ndarray]
 
-def iid_partition(num_samples: int, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+
+def iid_partition(num_samples: int, num_clients: int, rng: Generator) -> list[np.ndarray]:
     """Split samples at random into shares whose sizes differ by at most one.
 
     Returns:
@@ -25,25 +29,13 @@ def iid_partition(num_samples: int, num_clients: int, rng: np.random.Generator) 
 
 
 def dirichlet_partition(
-    labels: np.ndarray,
-    num_clients: int,
-    alpha: float,
-    rng: np.random.Generator,
-    min_samples: int = 1,
-    max_draws: int = 1000,
+    labels: np.ndarray, num_clients: int, alpha: float, rng: Generator, min_samples: int = 1, max_draws: int = 1000
 ) -> list[np.ndarray]:
     """Split each class by proportions drawn from Dir(alpha), so that clients' class mixtures differ.
 
     For each class, p ~ Dir(alpha 1_K) is drawn and the class's shuffled samples are cut at the cumulative proportions.
-    The whole draw is repeated until every client holds `min_samples`; nothing is ever dropped or given twice.
-
-    Args:
-        labels: class of each sample, int [N].
-        num_clients: K.
-        alpha: concentration, > 0; small values give clients few classes.
-        rng: source of all draws.
-        min_samples: smallest share allowed, samples.
-        max_draws: draws to try.
+    The whole draw is repeated until every client holds `min_samples`; nothing is ever dropped or given twice. Arguments
+    as for `Dirichlet`.
 
     Returns:
         One sorted index array a client; together they hold each of 0..N-1 exactly once.
@@ -55,11 +47,8 @@ def dirichlet_partition(
     if not alpha > 0:
         raise ConfigError(f"Dirichlet: alpha must be > 0, got {alpha}")
     if min_samples * num_clients > len(labels):
-        raise ConfigError(
-            f"Dirichlet: {num_clients} clients with min_samples={min_samples} need {min_samples * num_clients} "
-            "samples, but there are "
-            f"{len(labels)}; lower min_samples or num_clients"
-        )
+        needed = f"{num_clients} clients with min_samples={min_samples} need {min_samples * num_clients} samples"
+        raise ConfigError(f"Dirichlet: {needed}, but there are {len(labels)}; lower min_samples or num_clients")
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     largest = 0
     for _ in range(max_draws):
@@ -73,17 +62,12 @@ def dirichlet_partition(
         if smallest >= min_samples:
             return clients
         largest = max(largest, smallest)
-    raise ConfigError(
-        f"Dirichlet: none of {max_draws} draws with alpha={alpha} gave each of {num_clients} clients "
-        f"min_samples={min_samples} of the "
-        f"{len(labels)} samples (best smallest client: {largest}); raise alpha or max_draws, or lower min_samples or "
-        "num_clients"
-    )
+    text = f"none of {max_draws} draws with alpha={alpha} gave {num_clients} clients min_samples={min_samples} each"
+    remedy = "raise alpha or max_draws, or lower min_samples or num_clients"
+    raise ConfigError(f"Dirichlet: {text} (best smallest client: {largest}); {remedy}")
 
 
-def shard_partition(
-    labels: np.ndarray, num_clients: int, shards_per_client: int, rng: np.random.Generator
-) -> list[np.ndarray]:
+def shard_partition(labels: np.ndarray, num_clients: int, shards_per_client: int, rng: Generator) -> list[np.ndarray]:
     """Sort by class, cut into equal shards, deal `shards_per_client` shards to each client (McMahan et al., 2017).
 
     Samples within a class are shuffled first; shard sizes differ by at most one.
@@ -96,10 +80,8 @@ def shard_partition(
         raise ConfigError(f"Shards: shards_per_client must be at least 1, got {shards_per_client}")
     num_shards = num_clients * shards_per_client
     if num_shards > len(labels):
-        raise ConfigError(
-            f"Shards: {num_clients} clients x {shards_per_client} shards exceed the {len(labels)} samples; "
-            "lower shards_per_client or num_clients"
-        )
+        wanted = f"{num_clients} clients x {shards_per_client} shards"
+        raise ConfigError(f"Shards: {wanted} exceed the {len(labels)} samples; lower shards_per_client or num_clients")
     shuffled = rng.permutation(len(labels))
     shards = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], num_shards)
     dealt = rng.permutation(num_shards).reshape(num_clients, shards_per_client)
@@ -107,16 +89,12 @@ def shard_partition(
 
 
 def proportional_partition(
-    num_samples: int, proportions: Sequence[float], groups: np.ndarray | None, rng: np.random.Generator
+    num_samples: int, proportions: Sequence[float], groups: np.ndarray | None, rng: Generator
 ) -> list[np.ndarray]:
     """Random shares in proportion, each in the order in which it may be cut short from the end.
 
-    Args:
-        num_samples: N.
-        proportions: of the clients.
-        groups: of each sample, [N]: groups stay together, and a client's samples lie group by group, so that cutting
-            short takes whole groups first. None splits single samples.
-        rng: source of the permutation.
+    Where samples have `groups` [N], those stay together, and a client's samples lie group by group, so that cutting
+    short takes whole groups first.
 
     Returns:
         One index array a client; together they hold each of 0..N-1 exactly once.
@@ -135,25 +113,22 @@ def proportional_partition(
 
 
 def attribute_partition(values: np.ndarray) -> dict[str, np.ndarray]:
-    """One client for each value of an attribute, in sorted order (as numbers where all values are numbers).
-
-    Args:
-        values: attribute of each sample, [N].
-
-    Returns:
-        Sorted indices by value; together they hold each of 0..N-1 exactly once.
+    """Sorted indices of each value of an attribute, in order of the values (as numbers where all are numbers).
 
     Examples:
         >>> attribute_partition(np.array(["south", "north", "south"]))
         {'north': array([1]), 'south': array([0, 2])}
     """
     text = np.asarray([str(value) for value in values])
-    distinct = sorted(set(text.tolist()), key=_numeric_first) if _all_numbers(text) else sorted(set(text.tolist()))
+    distinct = sorted(set(text.tolist()))
+    with suppress(ValueError):
+        if np.isfinite(text.astype(np.float64)).all():
+            distinct.sort(key=float)
     return {value: np.flatnonzero(text == value) for value in distinct}
 
 
 def cut(indices: np.ndarray, proportions: np.ndarray) -> list[np.ndarray]:
-    """Cut `indices` (in the given order) at the cumulative proportions: one piece a proportion, nothing lost.
+    """Cut `indices` at the cumulative proportions: one piece a proportion, nothing lost.
 
     Examples:
         >>> cut(np.arange(10), np.array([0.5, 0.3, 0.2]))
@@ -164,18 +139,13 @@ def cut(indices: np.ndarray, proportions: np.ndarray) -> list[np.ndarray]:
 
 
 class Partition(ABC):
-    """Rule that splits training samples over clients.
-
-    Attributes:
-        ordered: whether shares come in the order in which they may be cut short from the end.
-    """
+    """Rule that splits training samples over clients."""
 
     ordered = False
+    """Whether shares come in the order in which they may be cut short from the end."""
 
     @abstractmethod
-    def split(
-        self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def split(self, labels: np.ndarray, attributes: Arrays, rng: Generator) -> Arrays:
         """Split the samples.
 
         Args:
@@ -198,9 +168,7 @@ class IID(Partition):
     def __init__(self, num_clients: int) -> None:
         self.num_clients = num_clients
 
-    def split(
-        self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def split(self, labels: np.ndarray, attributes: Arrays, rng: Generator) -> Arrays:
         """See `iid_partition`."""
         return _named(iid_partition(len(labels), self.num_clients, rng))
 
@@ -218,9 +186,7 @@ class Dirichlet(Partition):
     def __init__(self, num_clients: int, alpha: float, min_samples: int = 10, max_draws: int = 1000) -> None:
         self.num_clients, self.alpha, self.min_samples, self.max_draws = num_clients, alpha, min_samples, max_draws
 
-    def split(
-        self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def split(self, labels: np.ndarray, attributes: Arrays, rng: Generator) -> Arrays:
         """See `dirichlet_partition`."""
         return _named(dirichlet_partition(labels, self.num_clients, self.alpha, rng, self.min_samples, self.max_draws))
 
@@ -236,9 +202,7 @@ class Shards(Partition):
     def __init__(self, num_clients: int, shards_per_client: int = 2) -> None:
         self.num_clients, self.shards_per_client = num_clients, shards_per_client
 
-    def split(
-        self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def split(self, labels: np.ndarray, attributes: Arrays, rng: Generator) -> Arrays:
         """See `shard_partition`."""
         return _named(shard_partition(labels, self.num_clients, self.shards_per_client, rng))
 
@@ -253,9 +217,7 @@ class ByAttribute(Partition):
     def __init__(self, attribute: str) -> None:
         self.attribute = attribute
 
-    def split(
-        self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def split(self, labels: np.ndarray, attributes: Arrays, rng: Generator) -> Arrays:
         """See `attribute_partition`."""
         return attribute_partition(_attribute(self, self.attribute, attributes))
 
@@ -279,9 +241,7 @@ class Proportional(Partition):
             raise ConfigError(f"proportions needs one positive number a client, got {proportions}")
         self.num_clients, self.proportions, self.by = num_clients, proportions, by
 
-    def split(
-        self, labels: np.ndarray, attributes: Mapping[str, np.ndarray], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def split(self, labels: np.ndarray, attributes: Arrays, rng: Generator) -> Arrays:
         """See `proportional_partition`."""
         groups = None if self.by is None else _attribute(self, self.by, attributes)
         return _named(proportional_partition(len(labels), self.proportions or [1.0] * self.num_clients, groups, rng))
@@ -303,14 +263,3 @@ def _check_sizes(num_samples: int, num_clients: int) -> None:
         raise ConfigError(f"num_clients must be at least 1, got {num_clients}")
     if num_clients > num_samples:
         raise ConfigError(f"{num_clients} clients but only {num_samples} training samples; lower num_clients")
-
-
-def _all_numbers(values: np.ndarray) -> bool:
-    try:
-        return bool(np.isfinite(values.astype(np.float64)).all())
-    except ValueError:
-        return False
-
-
-def _numeric_first(value: str) -> tuple[float, str]:
-    return float(value), value

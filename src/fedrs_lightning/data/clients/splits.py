@@ -12,11 +12,7 @@ def divide(
 ) -> tuple[np.ndarray, np.ndarray]:
     """A random share of `indices` and the rest, both sorted, drawn within each stratum.
 
-    Args:
-        indices: samples to divide.
-        strata: of every sample of the data set, int [N]; equal for all where nothing is stratified.
-        fraction: of the first part, rounded to the nearest sample of each stratum.
-        rng: source of the permutation.
+    `strata` are of every sample of the data set, int [N]; `fraction` is rounded to the nearest sample of each stratum.
 
     Examples:
         >>> classes = np.array([0, 0, 0, 0, 1, 1])
@@ -24,9 +20,9 @@ def divide(
         >>> np.bincount(classes[test]), np.bincount(classes[train])
         (array([2, 1]), array([2, 1]))
     """
-    groups = [indices[strata[indices] == stratum] for stratum in np.unique(strata)]
     first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for group in groups:
+    for stratum in np.unique(strata):
+        group = indices[strata[indices] == stratum]
         shuffled, size = rng.permutation(group), round(fraction * len(group))
         first.append(shuffled[:size])
         second.append(shuffled[size:])

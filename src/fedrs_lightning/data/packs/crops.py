@@ -27,8 +27,7 @@ def starts(side: int, size: int, overlap: int = 0) -> np.ndarray:
 
 
 def owned(first: np.ndarray, side: int, size: int) -> np.ndarray:
-    """Which crop owns each pixel along one side: the one with the nearest centre, ties to the lower number; int64
-    [side].
+    """Crop that owns each pixel along one side: that with the nearest centre, ties to the lower number; int64 [side].
 
     On a grid the nearest centre in the plane is the nearest row and the nearest column, so two such lists own a tile.
     """
@@ -43,11 +42,9 @@ class CropIndex:
 
     Attributes:
         tiles: ids of the tiles.
-        heights: of the tiles, int64 [T].
-        widths: of the tiles, int64 [T].
+        heights, widths: of the tiles, int64 [T].
         tile: number of each crop's tile, int64 [N]; crops of a tile lie together, row by row.
-        row: first row of each crop, int64 [N].
-        column: first column of each crop, int64 [N].
+        row, column: first of each crop, int64 [N].
         size: side of a crop.
         overlap: of neighbouring crops.
     """
@@ -82,49 +79,29 @@ class CropIndex:
 
 
 def crop_index(tiles: Iterable[tuple[str, int, int]], size: int, overlap: int = 0) -> CropIndex:
-    """Crops on a regular grid of each tile.
-
-    Args:
-        tiles: (id, height, width).
-        size: side of a crop.
-        overlap: of neighbouring crops.
-    """
+    """Crops on a regular grid of each tile, which are given as (id, height, width)."""
     known = list(tiles)
-    tile, row, column = [], [], []
+    places = [np.empty((0, 3), dtype=np.int64)]
     for number, (_, height, width) in enumerate(known):
-        rows, columns = starts(height, size, overlap), starts(width, size, overlap)
-        tile.append(np.full(len(rows) * len(columns), number, dtype=np.int64))
-        row.append(np.repeat(rows, len(columns)))
-        column.append(np.tile(columns, len(rows)))
-    empty = [np.empty(0, dtype=np.int64)]
-    return CropIndex(
-        tuple(name for name, _, _ in known),
-        np.asarray([height for _, height, _ in known], dtype=np.int64),
-        np.asarray([width for _, _, width in known], dtype=np.int64),
-        np.concatenate(empty + tile),
-        np.concatenate(empty + row),
-        np.concatenate(empty + column),
-        size,
-        overlap,
-    )
+        grid = np.meshgrid(number, starts(height, size, overlap), starts(width, size, overlap), indexing="ij")
+        places.append(np.stack(grid, axis=-1).reshape(-1, 3))
+    sides = np.asarray([own[1:] for own in known], dtype=np.int64).reshape(-1, 2)
+    columns = (np.ascontiguousarray(column) for column in (*sides.T, *np.concatenate(places).T))
+    return CropIndex(tuple(own[0] for own in known), *columns, size, overlap)
 
 
 def stitch(predictions: np.ndarray, index: CropIndex, crops: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """Put crops together: each pixel of a tile from the crop that owns it.
+    """Put crops together to tiles [height, width] by id: each pixel from the crop that owns it.
 
     Args:
         predictions: one value a pixel of each crop, [N, size, size], in the order of `crops`.
         index: of the pack.
         crops: which crops are given, int [N]; None means all. Pixels of absent crops are 255.
-
-    Returns:
-        Tile id to [height, width].
     """
     chosen = np.arange(len(index)) if crops is None else np.asarray(crops)
     if predictions.shape != (len(chosen), index.size, index.size):
-        raise ValueError(
-            f"predictions must be [{len(chosen)}, {index.size}, {index.size}], got {list(predictions.shape)}"
-        )
+        wanted = [len(chosen), index.size, index.size]
+        raise ValueError(f"predictions must be {wanted}, got {list(predictions.shape)}")
     result: dict[str, np.ndarray] = {}
     for values, crop in zip(predictions, chosen.tolist(), strict=True):
         number = int(index.tile[crop])

@@ -51,13 +51,10 @@ def moments_of(samples: np.ndarray) -> np.ndarray:
 
 def exact_sums(moments: np.ndarray) -> list[list[int]]:
     """Sum of int64 moments [N, 2, C] over N without overflow."""
-    sums = [[0] * moments.shape[2] for _ in range(2)]
-    for start in range(0, len(moments), 1024):  # int64 holds 1024 crops of uint16; Python integers hold the rest
-        part = moments[start : start + 1024].sum(axis=0)
-        sums = [
-            [old + int(new) for old, new in zip(*rows, strict=True)] for rows in zip(sums, part.tolist(), strict=True)
-        ]
-    return sums
+    sums = np.zeros(moments.shape[1:], dtype=object)  # of Python integers
+    for start in range(0, len(moments), 1024):  # int64 holds 1024 crops of uint16
+        sums += moments[start : start + 1024].sum(axis=0)
+    return [list(map(int, row)) for row in sums]
 
 
 def mean_std(count: int, sums: list[list[int]]) -> tuple[list[float], list[float]]:

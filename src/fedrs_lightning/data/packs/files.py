@@ -20,11 +20,7 @@ THREADS = min(16, os.cpu_count() or 1)
 
 
 class DecodedFiles:
-    """What a `Pack` gives, bit for bit, straight from the files.
-
-    Args:
-        spec: as it would be packed.
-    """
+    """What a `Pack` of `spec` gives, bit for bit, straight from the files."""
 
     crops = None
 

@@ -30,16 +30,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 @dataclass
 class Pack:
-    """What became of one pack.
-
-    Attributes:
-        folder: of the pack.
-        samples: in it.
-        nbytes: of its arrays.
-        made: samples that were made now; the others were there.
-        seconds: that it took.
-        damages: what is wrong with it, where it was checked.
-    """
+    """What became of one pack: how many samples were made now, in seconds, and what is wrong where it was checked."""
 
     folder: Path
     samples: int
@@ -51,13 +42,7 @@ class Pack:
 
 @dataclass
 class Orders:
-    """How packs are made below, and what became of them.
-
-    Attributes:
-        threads: at a time; None takes one a core.
-        verify: check the packs that are there and make none.
-        packs: in the order in which they were asked for.
-    """
+    """How packs are made, or with `verify` only checked, and what became of them in the order they were asked for."""
 
     threads: int | None = None
     verify: bool = False
@@ -80,15 +65,12 @@ def packing(threads: int | None = None, verify: bool = False) -> Iterator[Orders
 
 def cache_folder(given: str | os.PathLike[str] | None) -> Path:
     """Where packs are kept: the argument, else `$FEDRS_CACHE`, else our folder in the platform's cache folder."""
+    if given is None:
+        given = os.environ.get("FEDRS_CACHE") or None
     if given is not None:
         return Path(given).expanduser()
-    if os.environ.get("FEDRS_CACHE"):
-        return Path(os.environ["FEDRS_CACHE"]).expanduser()
-    if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "fedrs-lightning"
-    if os.name == "nt" and os.environ.get("LOCALAPPDATA"):
-        return Path(os.environ["LOCALAPPDATA"]) / "fedrs-lightning"
-    return Path.home() / ".cache" / "fedrs-lightning"
+    platform = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else None)
+    return Path(platform or Path.home() / ".cache") / "fedrs-lightning"
 
 
 def build(current: Callable[[], Path], name: str, plan: Plan, threads: int | None = None) -> Path:
@@ -100,9 +82,6 @@ def build(current: Callable[[], Path], name: str, plan: Plan, threads: int | Non
         plan: what the folder holds.
         threads: at a time, unless orders say otherwise; None takes one a core.
 
-    Returns:
-        The folder.
-
     Raises:
         DataError: what `plan.fill` raises; the source changed meanwhile; or the cache cannot be written. What is
             finished stays for the next run only in the last case.
@@ -112,11 +91,10 @@ def build(current: Callable[[], Path], name: str, plan: Plan, threads: int | Non
     pack = Pack(final, plan.count, plan.count * plan.bytes_each)
     orders.packs.append(pack)
     if orders.verify:
-        pack.damages = (
-            damages(final, orders.threads) if final.is_dir() else ["is not packed yet, or the source changed"]
-        )
+        absent = ["is not packed yet, or the source changed"]
+        pack.damages = damages(final, orders.threads) if final.is_dir() else absent
         return final
-    needed, cache = pack.nbytes, final.parent
+    cache = final.parent
     try:
         if not final.is_dir():
             cache.mkdir(parents=True, exist_ok=True)
@@ -125,12 +103,15 @@ def build(current: Callable[[], Path], name: str, plan: Plan, threads: int | Non
                 if folder is not None:
                     pack.made = _make(folder, final, current, name, plan, orders.threads or threads)
     except OSError as error:
-        place = error.filename or cache
+        remedy = "free space, or set cache_dir or FEDRS_CACHE"
         if error.errno not in FULL:
-            raise DataError(
-                f"{place}: cannot write the pack ({error.strerror}); free space, or set cache_dir or FEDRS_CACHE"
-            ) from None
-        raise DataError(_full(error, final, needed)) from None
+            text = f"{error.filename or cache}: cannot write the pack ({error.strerror}); {remedy}"
+            raise DataError(text) from None
+        reason = "a file would be larger than the file system or ulimit -f allows"
+        reason = reason if error.errno == errno.EFBIG else str(error.strerror)
+        sizes = f"{final.name} needs {size(pack.nbytes)} and {size(shutil.disk_usage(cache).free)} are free"
+        kept = "; what is finished is kept for the next run" if (cache / f"{BUILDING}{final.name}").is_dir() else ""
+        raise DataError(f"{cache}: cannot write the pack ({reason}): {sizes}; {remedy}{kept}") from None
     pack.seconds = time.monotonic() - start
     return final
 
@@ -151,27 +132,10 @@ def _make(folder: Path, final: Path, current: Callable[[], Path], name: str, pla
     return made
 
 
-def _full(error: OSError, final: Path, needed: int) -> str:
-    free = shutil.disk_usage(final.parent).free
-    reason = (
-        "the file would be larger than the file system or a limit (ulimit -f) allows"
-        if error.errno == errno.EFBIG
-        else error.strerror
-    )
-    kept = "; what is finished is kept for the next run" if (final.parent / f"{BUILDING}{final.name}").is_dir() else ""
-    return (
-        f"{final.parent}: cannot write the pack ({reason}): {final.name} needs {size(needed)} and {size(free)} are "
-        "free; "
-        f"free space, or set cache_dir or FEDRS_CACHE{kept}"
-    )
-
-
 def size(count: float) -> str:
     """Bytes in words."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
-        if count >= factor:
-            return f"{count / factor:,.1f} {unit}"
-    return f"{count / 1e3:,.1f} kB"
+    factor, unit = next((pair for pair in ((1e9, "GB"), (1e6, "MB")) if count >= pair[0]), (1e3, "kB"))
+    return f"{count / factor:,.1f} {unit}"
 
 
 @contextmanager
@@ -196,9 +160,7 @@ def _building(final: Path, name: str) -> Iterator[Path | None]:
 def _locked(path: Path, waiting: str | None) -> Iterator[bool]:
     """Hold the lock; False where the file system has none.
 
-    Args:
-        path: of the lock file.
-        waiting: said while another process has it; None raises Timeout instead of waiting.
+    `waiting` is said while another process has it; None raises Timeout instead of waiting.
     """
     lock = FileLock(path, fallback_to_soft=False)  # a soft lock would outlive a process that was killed elsewhere
     try:

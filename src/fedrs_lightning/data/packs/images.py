@@ -10,7 +10,7 @@ import numpy as np
 
 from fedrs_lightning.data.packs.fields import Field, moments_of
 from fedrs_lightning.data.packs.pack import PackSpec
-from fedrs_lightning.data.packs.shards import Plan, Put, shard_bounds
+from fedrs_lightning.data.packs.shards import Plan, Put
 
 SHARD = 64 * 2**20  # bytes
 CHUNK, CHUNK_BYTES = 64, 4 * 2**20  # samples that a thread decodes at a time
@@ -38,25 +38,17 @@ class ImagePack(PackSpec):
 
     def key(self) -> dict[str, Any]:
         """See `PackSpec.key`."""
-        return {
-            "shard": SHARD,
-            "source": self.source(),
-            "ids": list(self.ids),
-            "fields": {name: asdict(field) for name, field in self.fields.items()},
-            "settings": self.settings,
-        }
+        fields = {name: asdict(field) for name, field in self.fields.items()}
+        about = {"ids": list(self.ids), "fields": fields, "settings": self.settings}
+        return {"shard": SHARD, "source": self.source(), **about}
 
     def plan(self) -> Plan:
         """Shards of about `SHARD` bytes."""
         size = sum(field.nbytes for field in self.fields.values())
-        return Plan(
-            arrays=self.fields,
-            tables={f"{name}.moments": Field((2, field.shape[0]), "int64") for name, field in self.fields.items()},
-            bounds=shard_bounds(len(self.ids), size, SHARD),
-            fill=self._fill,
-            about={"settings": self.settings, "sample_ids": list(self.ids)},
-            step=min(CHUNK, max(1, CHUNK_BYTES // size)),
-        )
+        tables = {f"{name}.moments": Field((2, field.shape[0]), "int64") for name, field in self.fields.items()}
+        bounds = [*range(0, len(self.ids), max(1, SHARD // max(1, size))), len(self.ids)]
+        about = {"settings": self.settings, "sample_ids": list(self.ids)}
+        return Plan(self.fields, tables, bounds, self._fill, about, min(CHUNK, max(1, CHUNK_BYTES // size)))
 
     def _fill(self, first: int, stop: int, put: Put) -> dict[str, np.ndarray]:
         arrays = {name: np.empty((stop - first, *field.shape), field.dtype) for name, field in self.fields.items()}

@@ -26,6 +26,7 @@ from fedrs_lightning.errors import DataError, RunError
 from fedrs_lightning.files import read_json
 
 FORMAT = 3
+DAMAGED = "{}: the pack is damaged ({}); delete this folder, it is made again"
 
 
 class PackSpec(ABC):
@@ -68,10 +69,8 @@ class PackSpec(ABC):
         """
         folder = self.folder(cache)
         if not folder.is_dir():
-            raise DataError(
-                f"{folder}: not packed yet, or the files changed; call prepare() first, and on several nodes share "
-                "cache_dir"
-            )
+            remedy = "call prepare() first, and on several nodes share cache_dir"
+            raise DataError(f"{folder}: not packed yet, or the files changed; {remedy}")
         return Pack(folder)
 
 
@@ -94,36 +93,26 @@ class Pack:
     def __init__(self, folder: Path) -> None:
         try:
             index = read_json(folder / "index.json")
-            self.fields = {
-                name: Field(tuple(field["shape"]), field["dtype"]) for name, field in index["arrays"].items()
-            }
+            self.fields = {name: Field(tuple(own["shape"]), own["dtype"]) for name, own in index["arrays"].items()}
             self.crops = crop_index(index["tiles"], index["size"], index["overlap"]) if "tiles" in index else None
             self.sample_ids: tuple[str, ...] = tuple(index["sample_ids"] if self.crops is None else self.crops.ids)
             self.mapped = {name: MappedArray(folder / f"{name}.npy") for name in self.fields}
             self.tables = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in index["tables"]}
             self.folder, self.digest, count = folder, str(index["sha256"]), len(self.sample_ids)
         except (RunError, OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{folder}: the pack is damaged ({error}); delete this folder, it is made again") from None
+            raise DataError(DAMAGED.format(folder, error)) from None
         expected = {name: ((count, *field.shape), field.dtype) for name, field in self.fields.items()}
         found = {name: (each.array.shape, str(each.array.dtype)) for name, each in self.mapped.items()}
         wrong = [name for name in expected if found[name] != expected[name]]
         wrong += [name for name, table in self.tables.items() if len(table) != count]
         if wrong:
-            raise DataError(
-                f"{folder}: the pack is damaged ({wrong[0]}.npy does not fit); delete this folder, it is made again"
-            )
+            raise DataError(DAMAGED.format(folder, f"{wrong[0]}.npy does not fit"))
 
     def __len__(self) -> int:
         return len(self.sample_ids)
 
     def read(self, rows: Tensor, out: Mapping[str, Tensor], shelf: Shelf) -> None:
-        """Put samples into `out`, each field as the bits of its values.
-
-        Args:
-            rows: of this pack, int64, on the shelf's device.
-            out: [len(rows), *shape] of each field, there too.
-            shelf: holds this pack's arrays.
-        """
+        """Put samples `rows`, int64, into `out` [len(rows), *shape] as bits; all on the shelf's device."""
         for name, values in out.items():
             shelf.select(self.mapped[name], rows, values)
 

@@ -67,13 +67,7 @@ class MappedArray:
 
 
 class Shelf:
-    """The arrays of a source, and how much of them may be in memory.
-
-    Attributes:
-        arrays: of the source.
-        budget: bytes of mapped pages that are kept.
-        device: where gathered rows are.
-    """
+    """The arrays of a source, the bytes of mapped pages that are kept, and the device where gathered rows are."""
 
     def __init__(self, arrays: Sequence[MappedArray]) -> None:
         self.arrays, self.budget, self.device = tuple(arrays), BUDGET * GIB, torch.device("cpu")
@@ -113,29 +107,22 @@ class Shelf:
         self._touched, self._before = 0, mapped_bytes(0)
 
     def settle(self, residence: Residence, budget: float, device: torch.device) -> str | None:
-        """Put the arrays where a run wants them; nothing that is gathered depends on it.
+        """Put the arrays where a run wants them, within a budget of bytes; nothing that is gathered depends on it.
 
-        Args:
-            residence: `map` keeps them mapped; `ram` copies them into memory; `device` onto the device.
-            budget: bytes that may be used.
-            device: of the run.
-
-        Returns:
-            Why they stay mapped although the run wanted them elsewhere, or None.
+        `map` keeps them mapped; `ram` copies them into memory; `device` onto the device of the run. Gives why they stay
+        mapped although the run wanted them elsewhere, or None.
         """
         self.budget, self._bounded, total = budget, self.nbytes > budget, self.nbytes
         self._touched, self._before = 0, mapped_bytes(0)
         if residence == "map":
             return None
-        said = f"fabric.residence={residence}: the packs hold {total / GIB:.2f} GiB, more than"
-        if total > budget:
-            return f"{said} fabric.residence_budget={budget / GIB:g}; they stay mapped, which changes no result"
         target = device if residence == "device" else torch.device("cpu")
         free = torch.cuda.mem_get_info(target)[0] if target.type == "cuda" else total
-        if total > free:
-            return (
-                f"{said} the {free / GIB:.2f} GiB that are free on {target}; they stay mapped, which changes no result"
-            )
+        if total > min(budget, free):
+            said = f"fabric.residence={residence}: the packs hold {total / GIB:.2f} GiB, more than"
+            most = f"the {free / GIB:.2f} GiB that are free on {target}"
+            most = f"fabric.residence_budget={budget / GIB:g}" if total > budget else most
+            return f"{said} {most}; they stay mapped, which changes no result"
         for array in self.arrays:
             array.move(target)
         self.device, self._bounded = target, False

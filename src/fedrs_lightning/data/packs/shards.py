@@ -15,8 +15,8 @@ import shutil
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,29 +68,40 @@ class Plan:
         return sum(field.nbytes for field in self.arrays.values())
 
 
-@dataclass
 class _Shard:
-    """A range of samples that is being made.
+    """Samples `first` to `stop - 1`, which are being made: their rows of each table, the hash of each array's bytes."""
 
-    Attributes:
-        number: of the shard.
-        first: sample.
-        stop: one beyond the last sample.
-        tables: rows of each table.
-        left: calls of `fill` that are not done.
-        sha256: of each array's bytes, once it is made.
-    """
-
-    number: int
-    first: int
-    stop: int
-    tables: dict[str, np.ndarray]
-    left: int = 0
-    sha256: dict[str, str] = field(default_factory=dict)
+    def __init__(self, plan: Plan, number: int, folder: Path) -> None:
+        self.first, self.stop = plan.bounds[number : number + 2]
+        self.mark = folder / MARKS / f"{number:06d}.npz"
+        count, tables = self.stop - self.first, plan.tables.items()
+        self.tables = {name: np.zeros((count, *entry.shape), entry.dtype) for name, entry in tables}
+        self.sha256: dict[str, str] = {}
+        self.left = 0  # calls of `fill` that are not done
 
     def entry(self) -> dict[str, Any]:
         """What marks and index say."""
         return {"first": self.first, "stop": self.stop, "sha256": self.sha256}
+
+    def save_mark(self) -> None:
+        """Say on the disk that the shard is there."""
+        with atomic_path(self.mark, durable=True) as path, path.open("wb") as handle:
+            entry = np.frombuffer(json.dumps(self.entry()).encode(), np.uint8)
+            np.savez(handle, shard=entry, **self.tables)
+
+    def read_mark(self) -> bool:
+        """Whether the shard has a mark that fits; what it says is put into the shard."""
+        try:
+            with np.load(self.mark, allow_pickle=False) as mark:
+                entry = json.loads(mark["shard"].tobytes())
+                tables = {name: mark[name] for name in self.tables}
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return False
+        expected, found = ([(own.shape, own.dtype) for own in each.values()] for each in (self.tables, tables))
+        if (entry["first"], entry["stop"]) != (self.first, self.stop) or found != expected:
+            return False
+        self.tables, self.sha256 = tables, entry["sha256"]
+        return True
 
 
 class ArrayFile:
@@ -98,7 +109,7 @@ class ArrayFile:
 
     def __init__(self, path: Path, entry: Field, count: int) -> None:
         self.path, self.each, self.bytes = path, entry.nbytes, entry.nbytes * count
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        self.handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         with path.open("r+b") as header:
             descr = np.lib.format.dtype_to_descr(np.dtype(entry.dtype))
             shape = (count, *entry.shape)
@@ -110,7 +121,7 @@ class ArrayFile:
         if not hasattr(os, "posix_fallocate"):
             return False
         try:
-            os.posix_fallocate(self._handle, 0, self.offset + self.bytes)
+            os.posix_fallocate(self.handle, 0, self.offset + self.bytes)
         except OSError as error:
             if error.errno in _RESERVES_NOT:
                 return False
@@ -119,42 +130,25 @@ class ArrayFile:
 
     def missing(self) -> int:
         """Bytes that are not on the disk yet."""
-        return max(0, self.offset + self.bytes - os.fstat(self._handle).st_blocks * 512)
+        return max(0, self.offset + self.bytes - os.fstat(self.handle).st_blocks * 512)
 
     def put(self, first: int, values: np.ndarray) -> None:
         """Write samples from number `first` on."""
         content, place = np.ascontiguousarray(values).data.cast("B"), self.offset + first * self.each
         try:
             while content:
-                written = os.pwrite(self._handle, content, place)
+                written = os.pwrite(self.handle, content, place)
                 content, place = content[written:], place + written
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from None
 
-    def flush(self) -> None:
-        """Wait until what was written is on the disk."""
-        os.fsync(self._handle)
-
     def sha256(self, first: int, stop: int) -> str:
         """Hash of the bytes of samples `first` to `stop - 1`."""
-        return _sha256(self._handle, self.offset + first * self.each, (stop - first) * self.each)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._handle)
+        return _sha256(self.handle, self.offset + first * self.each, (stop - first) * self.each)
 
 
 def make(folder: Path, plan: Plan, threads: int | None, title: str) -> int:
-    """Make the shards that are not there, then the tables and the index.
-
-    Args:
-        folder: of the pack in the making.
-        plan: what it holds.
-        threads: at a time.
-        title: for the meter.
-
-    Returns:
-        Number of samples that were made and not found.
+    """Make the shards that are not there, then tables and index; gives how many samples were made and not found.
 
     Raises:
         DataError: what `plan.fill` raises.
@@ -170,10 +164,10 @@ def make(folder: Path, plan: Plan, threads: int | None, title: str) -> int:
     with ExitStack() as stack:
         arrays = {name: ArrayFile(folder / f"{name}.npy", entry, plan.count) for name, entry in plan.arrays.items()}
         for array in arrays.values():
-            stack.enter_context(closing(array))
+            stack.callback(os.close, array.handle)
         _reserve(folder, arrays.values())
-        shards = [_shard(plan, number) for number in range(len(plan.bounds) - 1)]
-        missing = _missing(folder, plan, shards, arrays, threads)
+        shards = [_Shard(plan, number, folder) for number in range(len(plan.bounds) - 1)]
+        missing = _missing(plan, shards, arrays, threads)
         steps = []
         for shard in missing:
             starts = range(shard.first, shard.stop, plan.step or max(1, shard.stop - shard.first))
@@ -193,27 +187,17 @@ def make(folder: Path, plan: Plan, threads: int | None, title: str) -> int:
                 whole = shard.left == 0
             if whole:
                 for name, array in arrays.items():
-                    array.flush()
+                    os.fsync(array.handle)
                     shard.sha256[name] = array.sha256(shard.first, shard.stop)
-                _mark(folder, shard)
+                shard.save_mark()
             return stop - first
 
         todo = sum(shard.stop - shard.first for shard in missing)
         in_threads(work, steps, threads, Meter(title, plan.count, plan.count - todo, plan.bytes_each))
         for array in arrays.values():
-            array.flush()
+            os.fsync(array.handle)
     _conclude(folder, plan, shards)
     return todo
-
-
-def _shard(plan: Plan, number: int) -> _Shard:
-    first, stop = plan.bounds[number], plan.bounds[number + 1]
-    return _Shard(
-        number,
-        first,
-        stop,
-        {name: np.zeros((stop - first, *entry.shape), entry.dtype) for name, entry in plan.tables.items()},
-    )
 
 
 def _reserve(folder: Path, arrays: Iterable[ArrayFile]) -> None:
@@ -232,56 +216,23 @@ def _reserve(folder: Path, arrays: Iterable[ArrayFile]) -> None:
         raise
 
 
-def _missing(
-    folder: Path, plan: Plan, shards: list[_Shard], arrays: Mapping[str, ArrayFile], threads: int | None
-) -> list[_Shard]:
+def _missing(plan: Plan, shards: list[_Shard], arrays: Mapping[str, ArrayFile], threads: int | None) -> list[_Shard]:
     """Shards that have no mark, or other bytes than it says. What marks hold is put into the others."""
-    marked = [shard for shard in shards if _read_mark(folder, shard, plan)]
-    damaged: set[int] = set()
+    marked = [shard for shard in shards if shard.read_mark()]
+    whole: set[_Shard] = set()
 
     def compare(shard: _Shard) -> int:
-        if any(array.sha256(shard.first, shard.stop) != shard.sha256[name] for name, array in arrays.items()):
-            damaged.add(shard.number)
+        if shard.sha256 == {name: array.sha256(shard.first, shard.stop) for name, array in arrays.items()}:
+            whole.add(shard)
         return shard.stop - shard.first
 
     if marked:
         total = sum(shard.stop - shard.first for shard in marked)
         in_threads(compare, marked, threads, Meter("checking what an interrupted run left", total, 0, plan.bytes_each))
-    kept = {shard.number for shard in marked} - damaged
-    missing = [shard for shard in shards if shard.number not in kept]
+    missing = [shard for shard in shards if shard not in whole]
     for shard in missing:
-        _mark_path(folder, shard).unlink(missing_ok=True)
+        shard.mark.unlink(missing_ok=True)
     return missing
-
-
-def _mark_path(folder: Path, shard: _Shard) -> Path:
-    return folder / MARKS / f"{shard.number:06d}.npz"
-
-
-def _mark(folder: Path, shard: _Shard) -> None:
-    with atomic_path(_mark_path(folder, shard), durable=True) as path, path.open("wb") as handle:
-        content: dict[str, Any] = {"shard": np.frombuffer(json.dumps(shard.entry()).encode(), np.uint8), **shard.tables}
-        np.savez(handle, **content)
-
-
-def _read_mark(folder: Path, shard: _Shard, plan: Plan) -> bool:
-    """Whether the shard has a mark that fits; what it says is put into the shard."""
-    try:
-        with np.load(_mark_path(folder, shard), allow_pickle=False) as mark:
-            entry = json.loads(mark["shard"].tobytes())
-            tables = {name: mark[name] for name in shard.tables}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return False
-    expected = {name: (values.shape, values.dtype) for name, values in shard.tables.items()}
-    found = {name: (values.shape, values.dtype) for name, values in tables.items()}
-    if (entry["first"], entry["stop"], set(entry["sha256"])) != (
-        shard.first,
-        shard.stop,
-        set(plan.arrays),
-    ) or found != expected:
-        return False
-    shard.tables, shard.sha256 = tables, entry["sha256"]
-    return True
 
 
 def _conclude(folder: Path, plan: Plan, shards: Sequence[_Shard]) -> None:
@@ -296,12 +247,9 @@ def _conclude(folder: Path, plan: Plan, shards: Sequence[_Shard]) -> None:
     for shard in shards:
         for name in plan.arrays:
             digest.update(bytes.fromhex(shard.sha256[name]))
-    index = plan.about | {
-        "arrays": {name: asdict(entry) for name, entry in plan.arrays.items()},
-        "tables": hashes,
-        "shards": [shard.entry() for shard in shards],
-        "sha256": digest.hexdigest(),
-    }
+    arrays = {name: asdict(entry) for name, entry in plan.arrays.items()}
+    index = plan.about | {"arrays": arrays, "tables": hashes, "shards": [shard.entry() for shard in shards]}
+    index["sha256"] = digest.hexdigest()
     write_text(folder / "index.json", json.dumps(index) + "\n", durable=True)
     shutil.rmtree(folder / MARKS, ignore_errors=True)
 
@@ -316,27 +264,21 @@ def damages(folder: Path, threads: int | None = None) -> list[str]:
         shards, arrays, tables = index["shards"], index["arrays"], index["tables"]
     except (RunError, OSError, KeyError, TypeError) as error:
         return [f"index.json cannot be used ({error})"]
-    found: dict[int, str] = {}
+    damaged: dict[int, str] = {}
     count = shards[-1]["stop"] if shards else 0
     entries = {name: Field(tuple(entry["shape"]), entry["dtype"]) for name, entry in arrays.items()}
 
     def compare(number: int) -> int:
         shard = shards[number]
         first, stop = shard["first"], shard["stop"]
-        wrong = [
-            name
-            for name, entry in entries.items()
-            if _stored(folder / f"{name}.npy", entry, count, first, stop) != shard["sha256"][name]
-        ]
-        if wrong:
-            found[number] = (
-                f"shard {number} (samples {first} to {stop - 1}): {', '.join(f'{name}.npy' for name in wrong)}"
-            )
+        hashes = {name: _stored(folder / f"{name}.npy", own, count, first, stop) for name, own in entries.items()}
+        if wrong := [f"{name}.npy" for name, found in hashes.items() if found != shard["sha256"][name]]:
+            damaged[number] = f"shard {number} (samples {first} to {stop - 1}): {', '.join(wrong)}"
         return int(stop - first)
 
     size = sum(entry.nbytes for entry in entries.values())
     in_threads(compare, range(len(shards)), threads, Meter(f"checking {folder.name}", count, 0, size))
-    lines = [found[number] for number in sorted(found)]
+    lines = [damaged[number] for number in sorted(damaged)]
     for name, expected in tables.items():
         try:
             table = np.load(folder / f"{name}.npy", allow_pickle=False)
@@ -369,8 +311,3 @@ def _sha256(handle: int, place: int, length: int) -> str:
         digest.update(block)
         place += len(block)
     return digest.hexdigest()
-
-
-def shard_bounds(count: int, bytes_each: int, size: int) -> list[int]:
-    """First sample of each shard of about `size` bytes, and the number of samples."""
-    return [*range(0, count, max(1, size // max(1, bytes_each))), count]

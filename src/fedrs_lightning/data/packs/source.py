@@ -62,11 +62,7 @@ class PackedSource:
         return int(self.offsets[-1])
 
     def gather(self, indices: np.ndarray | Tensor, *, pin_memory: bool = False) -> Batch:
-        """Every array [B, *shape] as stored and every extra of the samples, in the order of `indices`.
-
-        Args:
-            indices: sample numbers, int [B].
-            pin_memory: put the result into page-locked memory, for an asynchronous copy to a GPU.
+        """Every array [B, *shape] as stored and every extra of samples, see `SampleSource.gather`.
 
         Raises:
             ValueError: samples of different sizes are asked for in one batch.
@@ -83,17 +79,15 @@ class PackedSource:
             numbers = torch.unique(owner).tolist() or [0]
         fields = self.parts[numbers[0]].pack.fields
         if any(self.parts[number].pack.fields != fields for number in numbers):
-            raise ValueError(
-                "samples of different sizes, such as training windows and test crops, cannot be in one batch"
-            )
+            raise ValueError("samples of different sizes, such as windows and test crops, cannot be in one batch")
         whole = {name: self.shelf.empty(field, len(wanted), pin_memory) for name, field in fields.items()}
         for number in numbers:
-            part, table, alone = self.parts[number], self._tables[number], len(numbers) == 1
-            places = None if alone else torch.nonzero(owner == number)[:, 0]
-            rows = wanted if places is None else wanted[places]
-            found = (
-                whole if alone else {name: self.shelf.empty(field, len(rows), False) for name, field in fields.items()}
-            )
+            part, table = self.parts[number], self._tables[number]
+            places, rows, found = None, wanted, whole
+            if len(numbers) > 1:
+                places = torch.nonzero(owner == number)[:, 0]
+                rows = wanted[places]
+                found = {name: self.shelf.empty(field, len(rows), False) for name, field in fields.items()}
             part.pack.read((rows - int(self.offsets[number])).to(self.shelf.device), found, self.shelf)
             for name, values in found.items():
                 own = table.to(values.device)[values.int()] if name == "mask" and table is not None else values
@@ -140,24 +134,18 @@ class PackedSource:
         owner = np.searchsorted(self.offsets, indices, side="right") - 1
         sizes = []
         for number, row in zip(owner, indices - self.offsets[owner], strict=True):
-            crops, shape = self.parts[number].pack.crops, next(iter(self.parts[number].pack.fields.values())).shape
-            tile = None if crops is None else crops.tile[row]
-            sizes.append(
-                (shape[-2], shape[-1])
-                if crops is None
-                else (min(shape[-2], int(crops.heights[tile])), min(shape[-1], int(crops.widths[tile])))
-            )
+            crops, fields = self.parts[number].pack.crops, self.parts[number].pack.fields
+            height, width = next(iter(fields.values())).shape[-2:]
+            if crops is not None:
+                tile = crops.tile[row]
+                height, width = min(height, int(crops.heights[tile])), min(width, int(crops.widths[tile]))
+            sizes.append((height, width))
         return sizes
 
     def stitch(self, predictions: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Whole tiles from predictions of crops.
+        """Whole tiles [height, width] by `prefix` and id, from predictions [B, size, size] of crops `indices` [B].
 
-        Args:
-            predictions: one value a pixel, [B, size, size], in the order of `indices`.
-            indices: samples, int [B].
-
-        Returns:
-            `prefix` and tile id to [height, width]; pixels of absent crops are 255.
+        Pixels of absent crops are 255.
         """
         result: dict[str, np.ndarray] = {}
         for part, rows, local in self._by_part(indices):
@@ -169,11 +157,8 @@ class PackedSource:
 
     def _by_part(self, indices: np.ndarray) -> list[tuple[Part, np.ndarray, np.ndarray]]:
         """Each part with the places of its samples in `indices`, and their rows in it."""
-        inside = [
-            np.flatnonzero((indices >= first) & (indices < stop))
-            for first, stop in zip(self.offsets, self.offsets[1:], strict=False)
-        ]
-        return [
-            (part, rows, indices[rows] - first)
-            for part, rows, first in zip(self.parts, inside, self.offsets, strict=False)
-        ]
+        found = []
+        for part, first, stop in zip(self.parts, self.offsets, self.offsets[1:], strict=False):
+            rows = np.flatnonzero((indices >= first) & (indices < stop))
+            found.append((part, rows, indices[rows] - first))
+        return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +22,6 @@ from fedrs_lightning.data.rasters.rows import Buffered
 from fedrs_lightning.data.rasters.tiles import Tile
 
 THREADS = 4  # tiles at a time: bounds memory
-
-Role = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class CropPack(PackSpec):
     archive: str
     tiles: Sequence[Tile]
     folder_of_files: Path
-    role: Role
+    role: Literal["train", "test"]
     size: int
     overlap: int
     bands: int
@@ -70,10 +69,10 @@ class CropPack(PackSpec):
 
     def key(self) -> dict[str, Any]:
         """See `PackSpec.key`."""
+        base, files = self.folder_of_files, [path for tile in self.tiles for path in tile.files]
+        names = ((path.relative_to(base) if path.is_relative_to(base) else path).as_posix() for path in files)
         return {
-            "source": fingerprint(
-                (_relative(path, self.folder_of_files), path) for tile in self.tiles for path in tile.files
-            ),
+            "source": fingerprint(zip(names, files, strict=True)),
             "tiles": [[tile.id, *tile.size] for tile in self.tiles],
             "crops": [self.role, self.size, self.overlap, self.bands, self.dtype, self.num_classes],
             "settings": self.settings,
@@ -83,33 +82,19 @@ class CropPack(PackSpec):
         """One shard a tile."""
         index = self.index()
 
-        def fill(first: int, stop: int, put: Put) -> dict[str, np.ndarray]:
-            return _cut(self, index, range(first, stop), put)
-
         side = (self.size, self.size)
-        return Plan(
-            arrays={"image": Field((self.bands, *side), self.dtype), "mask": Field(side, "uint8")},
-            tables={
-                "image.moments": Field((2, self.bands), "int64"),
-                "pixels": Field((), "int64"),
-                "counts": Field((self.num_classes + 1,), "int64"),
-                "unknown": Field((), "int64"),
-            },
-            bounds=np.searchsorted(index.tile, np.arange(len(self.tiles) + 1)).tolist(),
-            fill=fill,
-            about={
-                "role": self.role,
-                "size": self.size,
-                "overlap": self.overlap,
-                "settings": self.settings,
-                "tiles": [[tile.id, *tile.size] for tile in self.tiles],
-            },
-        )
+        arrays = {"image": Field((self.bands, *side), self.dtype), "mask": Field(side, "uint8")}
+        shapes = {"image.moments": (2, self.bands), "pixels": (), "counts": (self.num_classes + 1,), "unknown": ()}
+        tables = {name: Field(shape, "int64") for name, shape in shapes.items()}
+        bounds = np.searchsorted(index.tile, np.arange(len(self.tiles) + 1)).tolist()
+        about = {"role": self.role, "size": self.size, "overlap": self.overlap, "settings": self.settings}
+        about["tiles"] = [[tile.id, *tile.size] for tile in self.tiles]
+        return Plan(arrays, tables, bounds, partial(_cut, self, index), about)
 
 
-def _cut(spec: CropPack, index: CropIndex, crops: range, put: Put) -> dict[str, np.ndarray]:
+def _cut(spec: CropPack, index: CropIndex, first: int, stop: int, put: Put) -> dict[str, np.ndarray]:
     """Cut one tile into its crops; gives their tables, with the tile's unknown pixels in the row of its first crop."""
-    tile, side, count = spec.tiles[index.tile[crops[0]]], spec.size, len(crops)
+    tile, side, count, crops = spec.tiles[index.tile[first]], spec.size, stop - first, range(first, stop)
     height, width = tile.size
     bottom, right = min(side, height), min(side, width)
     moments, pixels = np.zeros((count, 2, spec.bands), np.int64), np.full(count, bottom * right)
@@ -118,11 +103,8 @@ def _cut(spec: CropPack, index: CropIndex, crops: range, put: Put) -> dict[str, 
         images, ids = Buffered(opened.image), Buffered(opened.ids)
         rows = columns = np.empty(0, np.int64)
         if spec.role == "test":
-            row_starts, column_starts = np.unique(index.row[crops]), np.unique(index.column[crops])
-            rows, columns = (
-                row_starts[owned(row_starts, height, side)],
-                column_starts[owned(column_starts, width, side)],
-            )
+            rows, columns = np.unique(index.row[crops]), np.unique(index.column[crops])
+            rows, columns = rows[owned(rows, height, side)], columns[owned(columns, width, side)]
         for place, crop in enumerate(crops):
             row, column = int(index.row[crop]), int(index.column[crop])
             image = np.zeros((spec.bands, side, side), dtype=spec.dtype)
@@ -139,7 +121,3 @@ def _cut(spec: CropPack, index: CropIndex, crops: range, put: Put) -> dict[str, 
             put("mask", crop, mask)
         unknown[0] = opened.finish()
     return {"image.moments": moments, "pixels": pixels, "counts": counts, "unknown": unknown}
-
-
-def _relative(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_posix()

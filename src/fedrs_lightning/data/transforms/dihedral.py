@@ -9,12 +9,9 @@ from torch import Tensor
 
 
 def draw_dihedral(num_samples: int, generator: torch.Generator) -> Tensor:
-    """Uniform draws for `dihedral`: uint8 [N, 3] with flip left-right, flip top-bottom (0, 1) and quarter turns (0 to
-    3).
-    """
-    return torch.randint(0, 256, (num_samples, 3), generator=generator, dtype=torch.uint8) & torch.tensor(
-        [1, 1, 3], dtype=torch.uint8
-    )
+    """Draws for `dihedral`: uint8 [N, 3], flip left-right and flip top-bottom (0 or 1) and quarter turns (0 to 3)."""
+    drawn = torch.randint(0, 256, (num_samples, 3), generator=generator, dtype=torch.uint8)
+    return drawn & torch.tensor([1, 1, 3], dtype=torch.uint8)
 
 
 def dihedral(image: Tensor, draws: Tensor) -> Tensor:
@@ -30,8 +27,7 @@ def dihedral(image: Tensor, draws: Tensor) -> Tensor:
         return dihedral(image.view(torch.int16), draws).view(torch.uint16)
     horizontal, vertical = draws[:, 0].bool(), draws[:, 1].bool()
     transposed, half = (draws[:, 2] % 2).bool(), draws[:, 2] >= 2
-    # A quarter turn is a transposition followed by a top-bottom flip, and a transposition swaps the two flips before
-    # it.
+    # A quarter turn is a transposition, then a top-bottom flip; a transposition swaps the two flips before it.
     left_right = torch.where(transposed, vertical, horizontal) ^ half
     top_bottom = torch.where(transposed, ~horizontal, vertical) ^ half
     code = 4 * transposed.long() + 2 * top_bottom.long() + left_right.long()
@@ -42,9 +38,7 @@ def dihedral(image: Tensor, draws: Tensor) -> Tensor:
 
 @cache
 def _orders(side: int, device: torch.device) -> Tensor:
-    """For each of the eight codes, the source pixel of each pixel; int64 [8, H W]. One gather beats three masked
-    copies.
-    """
+    """Source of each pixel for each of the eight codes, int64 [8, H W]: one gather beats three masked copies."""
     pixels = torch.arange(side * side, device=device).view(side, side)
     orders = []
     for code in range(8):

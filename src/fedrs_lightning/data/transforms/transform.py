@@ -73,9 +73,8 @@ class Transform(nn.Module):
             raise ValueError(f"mean and std must be [groups][bands] with std > 0, got {mean} and {std}")
         self.register_buffer("factor", (scale / deviation).float()[..., None, None], persistent=False)  # [G, C, 1, 1]
         self.register_buffer("offset", (-middle / deviation).float()[..., None, None], persistent=False)
-        self.register_buffer(
-            "classes", None if classes is None else torch.tensor(classes, dtype=torch.bool), persistent=False
-        )
+        known = None if classes is None else torch.tensor(classes, dtype=torch.bool)
+        self.register_buffer("classes", known, persistent=False)
         self.places = _places(stored, bands, deviation.shape[1])
         self.aligned, self.image_size, self.augment = kernel == "rsim", image_size, augment
         self.crop, self.window = crop, window if window is not None else crop
@@ -125,8 +124,8 @@ class Transform(nn.Module):
         """The bands that a network takes, float32 on one grid; new memory."""
         if len(self.places) == 1:
             name, places = next(iter(self.places.items()))
-            whole = batch[name] if places is None else _channels(batch[name], [place for _, place in places])
-            return self._moved(whole, draws).to(torch.float32, copy=True)
+            wanted = self._moved(_channels(batch[name], [place for _, place in places]), draws)
+            return wanted.to(torch.float32, copy=True)
         size = next(batch[name] for name in self.places).shape[-2:]
         pixels: Tensor | None = None
         for name, places in self.places.items():
@@ -136,9 +135,8 @@ class Transform(nn.Module):
             if wanted.shape[-2:] != size:
                 wanted = F.interpolate(wanted.float(), size=tuple(size), mode="bicubic", align_corners=self.aligned)
             if pixels is None:
-                pixels = torch.empty(
-                    (len(wanted), self.factor.shape[1], *size), dtype=torch.float32, device=wanted.device
-                )
+                shape = len(wanted), self.factor.shape[1], *size
+                pixels = torch.empty(shape, dtype=torch.float32, device=wanted.device)
             for number, (channel, _) in enumerate(places):
                 pixels[:, channel] = wanted[:, number]
         assert pixels is not None
@@ -155,22 +153,18 @@ class Transform(nn.Module):
 
 def _places(
     stored: Mapping[str, Sequence[str]] | None, bands: Sequence[str] | None, count: int
-) -> dict[str, list[tuple[int, int]] | None]:
-    """Of each stored array, (channel of the network, channel of the array); None takes an array as it is."""
+) -> dict[str, list[tuple[int, int]]]:
+    """Of each stored array, (channel of the network, channel of the array), in order of the former."""
     stored = {"image": [str(number) for number in range(count)]} if stored is None else stored
     wanted = [band for own in stored.values() for band in own] if bands is None else list(bands)
     found = {
-        name: [(wanted.index(band), place) for place, band in enumerate(own) if band in wanted]
+        name: sorted((wanted.index(band), place) for place, band in enumerate(own) if band in wanted)
         for name, own in stored.items()
     }
     if sum(map(len, found.values())) != len(wanted) or len(wanted) != count:
-        raise ValueError(
-            f"bands {wanted} are not all among the stored {dict(stored)}, one is named twice, or statistics lack"
-        )
-    if len(found) > 1:
-        return dict(found)
-    name, places = next(iter(found.items()))
-    return {name: None if [place for _, place in sorted(places)] == list(range(len(stored[name]))) else sorted(places)}
+        text = f"bands {wanted} are not all among the stored {dict(stored)}"
+        raise ValueError(f"{text}, one is named twice, or statistics lack")
+    return found
 
 
 def _channels(image: Tensor, wanted: list[int]) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,11 +30,8 @@ LABEL_FOLDERS = {
 }
 """Layout to the folders of full and eroded labels; `participants` holds those of the training tiles only."""
 
-LAYOUTS: Mapping[str, tuple[str, ...]] = {
-    "potsdam": (*LABEL_FOLDERS["potsdam"], "converted"),
-    "vaihingen": (*LABEL_FOLDERS["vaihingen"], "converted"),
-    "loveda": ("official", "converted"),
-}
+LAYOUTS = {name: (*folders, "converted") for name, folders in LABEL_FOLDERS.items()}
+LAYOUTS["loveda"] = ("official", "converted")
 
 _UTM = 32633  # EPSG code
 _PIECE = 512  # pixels of a side in the converted form
@@ -59,12 +55,9 @@ class Tile:
 
 
 def encode_tiff(pixels: np.ndarray, corner: tuple[float, float] | None = None, pixel: float = 1.0) -> bytes:
-    """TIFF of uint8 [H, W, C] or [H, W], deflated; a GeoTIFF in UTM zone 33 north if a corner is given.
+    """TIFF of uint8 [H, W, C] or [H, W], deflated; a GeoTIFF in UTM zone 33 north if an upper left corner is given.
 
-    Args:
-        pixels: three channels are stored as RGB; a fourth without a meaning, or as alpha where there is no corner.
-        corner: easting and northing of the upper left corner, metres.
-        pixel: metres.
+    A fourth channel has no meaning, or is alpha where there is no corner. The side of a pixel is metres.
     """
     if corner is None:  # GDAL would warn of the missing georeference, from whatever thread
         return encode(pixels, "TIFF", compression="tiff_adobe_deflate")
@@ -102,9 +95,7 @@ def files_of(
         return _pair(folders, f"{tile.name}.png", pixels[:, :, VIEWS["RGB"]], classes)
     if layout == "converted":
         return _pieces(tile, dataset, pixels, classes)
-    files: dict[str, bytes] = {}
-    label = label_name(dataset, tile.name)
-    corner: tuple[float, float] | None = None
+    files, label, corner = {}, label_name(dataset, tile.name), None
     if dataset == "potsdam":
         row, column = map(int, tile.name.split("_"))
         corner = (366_000.0 + column * 300, 5_808_000.0 - row * 300)

@@ -24,15 +24,9 @@ _POINT_SPREAD = 0.6  # standard deviation in pixels
 
 
 def expose(light: np.ndarray, rng: np.random.Generator, extra_blur: float) -> np.ndarray:
-    """Picture with gamma 1/2.2, of a camera with a point spread, noise and a slightly varying exposure.
+    """Picture with gamma 1/2.2, uint8 [H, W, C], of reflectance, float32 [C, H, W].
 
-    Args:
-        light: reflectance, float32 [C, H, W].
-        rng: of the tile.
-        extra_blur: of the domain, pixels.
-
-    Returns:
-        uint8 [H, W, C].
+    The camera has a point spread (the domain adds `extra_blur` pixels), noise and a slightly varying exposure.
     """
     gain = np.exp(rng.normal(0, 0.06) + rng.normal(0, 0.02, len(light))).astype(np.float32)
     sharp = blur(light, float(np.hypot(_POINT_SPREAD, extra_blur))) * (gain / np.float32(_WHITE))[:, None, None]

@@ -10,19 +10,9 @@ from fedrs_lightning.synth.aerial.scene import AerialScene, Kind
 from fedrs_lightning.synth.aerial.town import Town, crowns, paint_town, pave, street
 from fedrs_lightning.synth.scenes.scene import Boxes, borders
 
-CITY = Town(
-    block=62.0,
-    cross=105.0,
-    half=(3.5, 7.5),
-    plot=(20.0, 40.0),
-    house=((8.0, 5.5), (17.0, 9.0)),
-    setback=(3.0, 9.0),
-    flat=0.65,
-    yards=0.9,
-    trees=3.0,
-    pitched_roofs={"roof_tile": 0.6, "roof_dark": 0.4},
-    flat_roofs={"roof_gravel": 0.3, "roof_dark": 0.25, "concrete": 0.15, "roof_metal": 0.12, "roof_blue": 0.18},
-)
+_ROOFS = {"roof_gravel": 0.3, "roof_dark": 0.25, "concrete": 0.15, "roof_metal": 0.12, "roof_blue": 0.18}
+_HOUSE = (8.0, 5.5), (17.0, 9.0)
+CITY = Town(62.0, 105.0, (3.5, 7.5), (20.0, 40.0), _HOUSE, (3.0, 9.0), flat=0.65, trees=3.0, flat_roofs=_ROOFS)
 VILLAGE = Town(block=90.0, cross=220.0, half=(2.0, 2.8), plot=(15.0, 26.0), yards=0.4, trees=4.0, flat=0.3)
 
 CROPS = {"crop_green": 0.4, "crop_ripe": 0.25, "soil": 0.25, "soil_pale": 0.1}

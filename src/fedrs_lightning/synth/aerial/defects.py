@@ -130,9 +130,8 @@ def _palette_mask(root: Path, dataset: str) -> None:
     path = _labels(root, dataset)[0]
     with Image.open(path) as mask:
         coloured = mask.convert("L")
-    coloured.putpalette(
-        [0, 0, 0, 255, 255, 255, 255, 0, 0, 255, 255, 0, 0, 0, 255, 159, 129, 183, 0, 255, 0, 255, 195, 128]
-    )
+    colours = "000000 ffffff ff0000 ffff00 0000ff 9f81b7 00ff00 ffc380"
+    coloured.putpalette(list(bytes.fromhex(colours)))
     coloured.save(path)
 
 
@@ -154,9 +153,7 @@ _ANY: dict[str, Change] = {
     "duplicate": _duplicate,
     "duplicate-id": _duplicate_id,
     "unknown-tile": lambda root, dataset: _rename(_both(root, dataset), *_TILE_IDS[dataset]),
-    "alpha": lambda *of: _rewrite(
-        _images(*of)[:1], lambda pixels: np.concatenate([pixels, np.full_like(pixels[:1], 255)])
-    ),
+    "alpha": lambda *of: _rewrite(_images(*of)[:1], lambda p: np.concatenate([p, np.full_like(p[:1], 255)])),
     "junk-files": _junk_files,
     "zipped": lambda root, dataset: zip_folders(root),
     "empty": lambda root, dataset: remove_folders(root),
@@ -165,18 +162,14 @@ _ISPRS: dict[str, Change] = {
     "sixteen-bit": lambda *of: _rewrite(_images(*of)[:1], lambda pixels: pixels.astype(np.uint16) * 257),
     "stray-colour": lambda *of: _paint_over(_labels(*of), STRAY, 0.02),
     "unknown-colour": lambda *of: _paint_over(_labels(*of)[-1:], UNKNOWN, 0.2),
-    "index-label": lambda *of: _rewrite(
-        _labels(*of)[-1:], lambda pixels: (pixels[:1] > 0).astype(np.uint8) + (pixels[1:2] > 0)
-    ),
-    "colour-annotation": lambda root, dataset: _rewrite(
-        sorted((root / "ann_dir" / "train").glob("*.png"))[1:2], lambda pixels: np.repeat(pixels * 40, 3, axis=0)
+    "index-label": lambda *of: _rewrite(_labels(*of)[-1:], lambda p: (p[:1] > 0).astype(np.uint8) + (p[1:2] > 0)),
+    "colour-annotation": lambda root, _: _rewrite(
+        sorted(root.glob("ann_dir/train/*.png"))[1:2], lambda pixels: np.repeat(pixels * 40, 3, axis=0)
     ),
 }
 _LOVEDA: dict[str, Change] = {
     "high-value": lambda *of: _paint_over(_labels(*of)[:1], (9,), 0.02),
-    "shifted-masks": lambda root, dataset: _rewrite(
-        root.rglob("masks_png/*.png"), lambda pixels: np.maximum(pixels, 1) - 1
-    ),
+    "shifted-masks": lambda root, _: _rewrite(root.rglob("masks_png/*.png"), lambda pixels: np.maximum(pixels, 1) - 1),
     "palette-mask": _palette_mask,
     "rgb-mask": lambda *of: _rewrite(_labels(*of)[:1], lambda pixels: np.repeat(pixels * 36, 3, axis=0)),
     "outside-range": lambda *of: _rename(_both(*of), "1367", "907"),
@@ -205,9 +198,3 @@ def check(dataset: str, layout: str, names: Sequence[str]) -> None:
         wanted = "converted" if name in CONVERTED else "official"
         if layout != wanted:
             raise ConfigError(f"defect '{name}' needs --layout {wanted}")
-
-
-def inject(root: Path, dataset: str, names: Sequence[str]) -> None:
-    """Apply the named defects to a finished sample."""
-    for name in names:
-        DEFECTS[dataset][name](root, dataset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,12 +29,8 @@ DATASETS = {"potsdam": "Potsdam", "vaihingen": "Vaihingen", "loveda": "LoveDA"}
 GSD = {"potsdam": 0.05, "vaihingen": 0.09, "loveda": 0.3}
 """Ground sampling distance in metres."""
 
-SIDES: Mapping[str, Mapping[str, int]] = {
-    "potsdam": {"tiny": 768, "small": 1536, "medium": 1536},
-    "vaihingen": {"tiny": 480, "small": 960, "medium": 960},
-    "loveda": {"tiny": 1024, "small": 1024, "medium": 1024},
-}
-"""Pixels of a side; Vaihingen's areas vary around it."""
+SIDES = {"potsdam": (768, 1536), "vaihingen": (480, 960), "loveda": (1024, 1024)}
+"""Pixels of a side in tiny samples and in others; Vaihingen's areas vary around it."""
 
 _ISPRS_COUNTS = {"tiny": (2, 1), "small": (6, 3), "medium": (99, 99)}
 _LOVEDA_COUNTS = {"tiny": 2, "small": 20, "medium": 120}
@@ -79,9 +75,8 @@ class AerialSample(Sample):
         if not 1 <= self.gsd_factor <= 20:
             raise ConfigError(f"gsd_factor must be in 1..20, got {self.gsd_factor}")
         if self.layout not in LAYOUTS[self.dataset]:
-            raise ConfigError(
-                f"layout of {self.dataset} must be one of {', '.join(LAYOUTS[self.dataset])}, got '{self.layout}'"
-            )
+            known = ", ".join(LAYOUTS[self.dataset])
+            raise ConfigError(f"layout of {self.dataset} must be one of {known}, got '{self.layout}'")
         defects.check(self.dataset, self.layout, self.defects)
 
     @property
@@ -96,12 +91,10 @@ class AerialSample(Sample):
 
     def tiles(self) -> list[Tile]:
         """All tiles of the sample."""
-        side = self.side or SIDES[self.dataset][self.size]
+        side = self.side or SIDES[self.dataset][self.size != "tiny"]
         if self.dataset == "loveda":
-            numbers = range(_LOVEDA_COUNTS[self.size])
-            return [
-                Tile(str(first + n), "/".join(part), side, side) for part, (first, _) in RANGES.items() for n in numbers
-            ]
+            starts = [("/".join(part), first) for part, (first, _) in RANGES.items()]
+            return [Tile(str(a + n), part, side, side) for part, a in starts for n in range(_LOVEDA_COUNTS[self.size])]
         official = potsdam if self.dataset == "potsdam" else vaihingen
         train, test = _ISPRS_COUNTS[self.size]
         named = [("train", name) for name in official.TRAIN[:train]] + [("test", name) for name in official.TEST[:test]]
@@ -133,7 +126,8 @@ class AerialSample(Sample):
 
     def plant(self, folder: Path) -> None:
         """Plant the defects."""
-        defects.inject(folder, self.dataset, self.defects)
+        for name in self.defects:
+            defects.DEFECTS[self.dataset][name](folder, self.dataset)
 
 
 def aerial_style(seed: int, domain: int, strength: float) -> Style:
@@ -161,16 +155,13 @@ def paint(sample: AerialSample, tile: Tile) -> AerialScene:
 
 
 def render(sample: AerialSample, tile: Tile) -> tuple[np.ndarray, np.ndarray]:
-    """One tile.
+    """One tile: red, green, blue, near infrared, uint8 [H, W, 4], and classes, uint8 [H, W].
 
-    Returns:
-        Red, green, blue, near infrared, uint8 [H, W, 4], and classes, uint8 [H, W]: indices into
-        `camera.ISPRS_COLOURS`, or LoveDA mask values with 0 for no-data.
+    Classes are indices into `camera.ISPRS_COLOURS`, or LoveDA mask values with 0 for no-data.
     """
     scene = paint(sample, tile)
-    light = scene.light(
-        SpectralShift(sample.seed, sample.domain_of(tile), sample.spectral_shift), sample.class_spectral
-    )
+    shift = SpectralShift(sample.seed, sample.domain_of(tile), sample.spectral_shift)
+    light = scene.light(shift, sample.class_spectral)
     pixels = camera.expose(light, scene.rng, scene.style.blur)
     classes = camera.loveda_classes(scene) if sample.dataset == "loveda" else camera.isprs_classes(scene)
     pixels, classes = pixels[: tile.height, : tile.width], classes[: tile.height, : tile.width]

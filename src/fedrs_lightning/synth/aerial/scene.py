@@ -35,9 +35,6 @@ class AerialScene(Scene):
         kind: what covers the ground, a `Kind`, uint8 [n, n].
         car: where cars stand, bool [n, n].
         shadow: what part of the sun's light is kept off, float32 [n, n] in [0, 1].
-
-    Args:
-        side, pixel, rng, style: as for `Scene`.
     """
 
     def __init__(self, side: float, pixel: float, rng: np.random.Generator, style: Style) -> None:
@@ -145,9 +142,7 @@ class AerialScene(Scene):
     def light(self, shift: SpectralShift, by_class: bool = False) -> np.ndarray:
         """Red, green, blue and near infrared light from the ground after the spectral shift, float32 [4, n, n].
 
-        Args:
-            shift: of the domain.
-            by_class: move vegetation by 1.5 times the shift, roofs and cars by 0.4 times (`spectra.BY_CLASS`).
+        `by_class` moves vegetation by 1.5 times the shift, roofs and cars by 0.4 times (`spectra.BY_CLASS`).
         """
         state, shade = self.surface()
         seen = np.empty((len(_BANDS), self.size, self.size), dtype=np.float32)
@@ -156,9 +151,8 @@ class AerialScene(Scene):
             pixels = self._lit(rows, state, shade)
             moved = shift(pixels)
             if by_class and shift.strength > 0:
-                moved = np.maximum(
-                    pixels + spectra.BY_CLASS[self.material[rows]] * (moved - pixels), np.float32(0.0001)
-                )
+                moved = pixels + spectra.BY_CLASS[self.material[rows]] * (moved - pixels)
+                moved = np.maximum(moved, np.float32(0.0001))
             seen[:, rows] = moved[list(_BANDS)]
         return seen
 

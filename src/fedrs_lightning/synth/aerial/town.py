@@ -47,12 +47,7 @@ class Town:
 
 @dataclass(frozen=True)
 class Street:
-    """A street.
-
-    Attributes:
-        points: of its middle line, metres, [K, 2].
-        half: half width, metres.
-    """
+    """A street: points of its middle line, metres, [K, 2], and half its width, metres."""
 
     points: np.ndarray
     half: float
@@ -97,16 +92,7 @@ def network(scene: AerialScene, town: Town) -> list[Street]:
 
 
 def paint_town(scene: AerialScene, town: Town, zone: np.ndarray | None = None) -> list[Street]:
-    """Paint a town over the ground.
-
-    Args:
-        scene: to paint on.
-        town: its measures.
-        zone: where the town is, bool [n, n]; everywhere when None.
-
-    Returns:
-        The streets.
-    """
+    """Paint a town over the ground, only where `zone`, bool [n, n], is true; gives its streets."""
     zone = np.ones(scene.kind.shape, dtype=bool) if zone is None else zone
     lawns(scene, zone)
     streets = network(scene, town)
@@ -126,9 +112,8 @@ def lawns(scene: AerialScene, zone: np.ndarray) -> None:
     """Gardens of grass, dry spots, beds and hedges, with some rubble and red courts."""
     rng = scene.rng
     plot, count = scene.parcels(24, 17, 6)
-    scene.cover(
-        np.where(zone, plot, -1), scene.pick({"meadow": 0.7, "dry_grass": 0.22, "soil": 0.08}, count), Kind.GRASS
-    )
+    shares = {"meadow": 0.7, "dry_grass": 0.22, "soil": 0.08}
+    scene.cover(np.where(zone, plot, -1), scene.pick(shares, count), Kind.GRASS)
     scene.state += np.where(zone, 0.16 * np.maximum(scene.noise(5.0), 0), 0).astype(np.float32)
     area = scene.side**2 / 1000
     beds = scene.scatter(5 * area)
@@ -275,14 +260,9 @@ def trees(scene: AerialScene, town: Town, where: np.ndarray) -> None:
 
 
 def crowns(scene: AerialScene, centres: np.ndarray, radii: np.ndarray, kind: Kind, where: np.ndarray) -> None:
-    """Crowns made of a dozen tufts each, lit from the south-east.
+    """Crowns made of a dozen tufts each, lit from the south-east, only `where`, so that roofs stay free.
 
-    Args:
-        scene: to paint on.
-        centres: metres, [trees, 2].
-        radii: metres, [trees].
-        kind: tree or forest.
-        where: only on these pixels, so that roofs stay free.
+    Centres [trees, 2] and radii [trees] are metres; the kind is tree or forest.
     """
     rng, tufts = scene.rng, 13
     if not len(centres):
@@ -319,9 +299,8 @@ def parked(scene: AerialScene, streets: list[Street], paved: Boxes) -> None:
         places.append((centre + turned(u.ravel(), v.ravel(), angle))[kept])
         directions.append(np.full(int(kept.sum()), angle + np.pi / 2))
     place, heading = np.concatenate(places), np.concatenate(directions)
-    sealed = np.isin(scene.at(scene.kind, place), (Kind.ROAD, Kind.PAVED)) & (
-        np.abs(place).max(axis=1) < scene.side / 2 + 2
-    )
+    seen = np.abs(place).max(axis=1) < scene.side / 2 + 2
+    sealed = seen & np.isin(scene.at(scene.kind, place), (Kind.ROAD, Kind.PAVED))
     place, heading = place[sealed], heading[sealed]
     gaps = np.hypot(*(place[:, None] - place[None]).transpose(2, 0, 1))
     crossing = np.abs(np.sin(heading[:, None] - heading[None])) > 0.3

@@ -11,20 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from fedrs_lightning.data.archives.bigearthnet.files import (
-    ALL_BANDS,
-    FLAGGED_METADATA,
-    IMAGES,
-    METADATA,
-    band_path,
-    product_of,
-)
+from fedrs_lightning.data.archives.bigearthnet import files
+from fedrs_lightning.data.archives.bigearthnet.files import FLAGGED_METADATA, IMAGES, METADATA, band_path
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.synth.bigearthnet.files import write_table
 from fedrs_lightning.synth.bigearthnet.patches import Patch
 from fedrs_lightning.synth.defects import add_junk, remove_folders, require_known, truncate
 from fedrs_lightning.synth.rasters import read, rewrite_geotiff
 
+_OTHER = {"train": "test", "validation": "test", "test": "train"}
 PLACES = {
     "missing-band": Patch("Finland", "summer", 0),
     "wrong-size": Patch("Ireland", "summer", 0),
@@ -60,13 +55,9 @@ def _duplicate(root: Path) -> None:
     """The patch gets the pixels of its neighbour, in its own place."""
     target = PLACES["duplicate"]
     source = Patch(target.country, target.kind, target.number - 1)
-    for band in ALL_BANDS:
+    for band in files.ALL_BANDS:
         pixels = read(band_path(root / IMAGES, source.id, band))
         rewrite_geotiff(_band(root, "duplicate", band), lambda _, pixels=pixels: pixels)  # type: ignore[misc]
-
-
-def _two_splits(row: dict[str, Any]) -> list[dict[str, Any]]:
-    return [row, row | {"split": "test" if row["split"] != "test" else "train"}]
 
 
 def _offset(root: Path) -> None:
@@ -77,7 +68,7 @@ def _offset(root: Path) -> None:
 def _v1_layout(root: Path) -> None:
     for path in sorted((root / IMAGES).glob("*/*")):
         column, row = (int(part) for part in path.name.rsplit("_", 2)[1:])
-        product = product_of(path.name).split("_")
+        product = files.product_of(path.name).split("_")
         day, time = product[2].split("T")
         name = f"{product[0]}_MSIL2A_{day}T{int(time)}_{column}_{row}"
         path.rename(root / IMAGES / name)
@@ -108,9 +99,7 @@ def _packed(root: Path) -> None:
 DEFECTS: dict[str, Callable[[Path], object]] = {
     "missing-band": lambda root: _band(root, "missing-band", "B05").unlink(),
     "wrong-size": lambda root: rewrite_geotiff(_band(root, "wrong-size", "B03"), lambda pixels: pixels[:, :100, :100]),
-    "wrong-type": lambda root: rewrite_geotiff(
-        _band(root, "wrong-type", "B04"), lambda pixels: (pixels // 64).astype(np.uint8)
-    ),
+    "wrong-type": lambda root: rewrite_geotiff(_band(root, "wrong-type", "B04"), lambda b: (b // 64).astype(np.uint8)),
     "zero-band": lambda root: rewrite_geotiff(_band(root, "zero-band", "B08"), np.zeros_like),
     "truncated": lambda root: truncate(_band(root, "truncated", "B11")),
     "unreadable": lambda root: _band(root, "unreadable", "B12").chmod(0),
@@ -121,7 +110,7 @@ DEFECTS: dict[str, Callable[[Path], object]] = {
     ),
     "val-split-name": lambda root: _edit(root, "val-split-name", lambda row: [row | {"split": "val"}]),
     "duplicate-id": lambda root: _edit(root, "duplicate-id", lambda row: [row, row]),
-    "two-splits": lambda root: _edit(root, "two-splits", _two_splits),
+    "two-splits": lambda root: _edit(root, "two-splits", lambda row: [row, row | {"split": _OTHER[row["split"]]}]),
     "duplicate": _duplicate,
     "offset": _offset,
     "no-flagged-table": lambda root: (root / FLAGGED_METADATA).unlink(),
@@ -146,9 +135,3 @@ def check(names: Sequence[str], patches: int) -> None:
     for name in names:
         if name in PLACES and PLACES[name].number >= patches:
             raise ConfigError(f"defect '{name}' needs at least {PLACES[name].number + 1} patches of a country")
-
-
-def inject(root: Path, names: Sequence[str]) -> None:
-    """Apply the named defects to a finished archive."""
-    for name in names:
-        DEFECTS[name](root)

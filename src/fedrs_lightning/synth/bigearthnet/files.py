@@ -17,13 +17,7 @@ from fedrs_lightning.synth.rasters import geotiff
 
 
 def encode(pixels: np.ndarray, epsg: int, corner: tuple[int, int]) -> bytes:
-    """GeoTIFF of one band: uint16, uncompressed, zero marks missing pixels.
-
-    Args:
-        pixels: uint16 [side, side].
-        epsg: code of the coordinate reference system.
-        corner: easting and northing of the upper left corner, metres.
-    """
+    """GeoTIFF of one band, uint16 [side, side], uncompressed, zero marks missing pixels; upper left corner, metres."""
     header, place = _template(len(pixels), epsg)
     return header[:place] + struct.pack("<2d", *corner) + header[place + 16 :] + pixels.astype("<u2").tobytes()
 
@@ -52,13 +46,7 @@ def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def write_tables(folder: Path, patches: Sequence[Patch], present: Sequence[np.ndarray]) -> None:
-    """Write the table of clean patches and that of flagged ones, sorted by patch id.
-
-    Args:
-        folder: of the archive.
-        patches: all.
-        present: which classes each has, bool [19].
-    """
+    """Write the tables of clean and of flagged patches, sorted by id; `present` are the classes of each, bool [19]."""
     rows = [_row(*of) for of in sorted(zip(patches, present, strict=True), key=lambda of: of[0].id)]
     flagged = [row for row in rows if row["contains_seasonal_snow"] or row["contains_cloud_or_shadow"]]
     write_table(folder / METADATA, [row for row in rows if row not in flagged])
@@ -66,13 +54,7 @@ def write_tables(folder: Path, patches: Sequence[Patch], present: Sequence[np.nd
 
 
 def _row(patch: Patch, present: np.ndarray) -> dict[str, Any]:
-    return {
-        "patch_id": patch.id,
-        "labels": sorted(name for name, there in zip(CLASSES, present, strict=True) if there),
-        "split": patch.split,
-        "country": patch.country,
-        "s1_name": patch.s1_name,
-        "s2v1_name": patch.s2v1_name,
-        "contains_seasonal_snow": patch.kind == "snow",
-        "contains_cloud_or_shadow": patch.kind == "cloud",
-    }
+    labels = sorted(name for name, there in zip(CLASSES, present, strict=True) if there)
+    flags = {"contains_seasonal_snow": patch.kind == "snow", "contains_cloud_or_shadow": patch.kind == "cloud"}
+    texts = {name: getattr(patch, name) for name in ("split", "country", "s1_name", "s2v1_name")}
+    return {"patch_id": patch.id, "labels": labels, **texts, **flags}

@@ -47,76 +47,51 @@ class Cover:
     relief: float = 0.0
 
 
+def _mix(text: str) -> dict[str, float]:
+    words = text.split()
+    return dict(zip(words[::2], map(float, words[1::2]), strict=True))
+
+
+_GARDENS = _mix("meadow .55 broadleaf .15 concrete .2 soil .1")
+_TOWN = _mix("roof_tile .36 roof_dark .24 concrete .22 asphalt .1 roof_metal .08")
+_SEALED = _mix("asphalt .42 concrete .3 meadow .18 soil_pale .1")
+_SMALL = ARABLE | _mix("meadow .35 orchard .25 broadleaf .08")
+_WOODED, _STEPPE = ARABLE | {"meadow": 0.5}, _mix("dry_grass .75 crop_ripe .15 soil .1")
+_ROUGH, _BUSHES = _mix("dry_grass .5 meadow .25 rock .25"), _mix("scrub .6 meadow .2 dry_grass .2")
+_MARSH, _ORCHARD = _mix("reed .6 water_turbid .2 meadow .2"), _mix("soil .55 soil_pale .33 dry_grass .12")
+
 COVERS: dict[str, Cover] = {
-    "Urban fabric": Cover(
-        {"meadow": 0.55, "broadleaf": 0.15, "concrete": 0.2, "soil": 0.1},
-        (130, 80),
-        {"roof_tile": 0.36, "roof_dark": 0.24, "concrete": 0.22, "asphalt": 0.1, "roof_metal": 0.08},
-        0.5,
-        10,
-        "asphalt",
-    ),
-    "Industrial or commercial units": Cover(
-        {"asphalt": 0.42, "concrete": 0.3, "meadow": 0.18, "soil_pale": 0.1},
-        (220, 150),
-        {"concrete": 0.5, "roof_dark": 0.5},
-        0.08,
-        14,
-        "asphalt",
-    ),
+    "Urban fabric": Cover(_GARDENS, (130, 80), _TOWN, 0.5, 10, "asphalt"),
+    "Industrial or commercial units": Cover(_SEALED, (220, 150), _mix("concrete .5 roof_dark .5"), 0.08, 14, "asphalt"),
     "Arable land": Cover(ARABLE, (330, 150), edge="dry_grass"),
-    "Permanent crops": Cover({"soil": 0.55, "soil_pale": 0.33, "dry_grass": 0.12}, (190, 110), edge="soil_pale"),
-    "Pastures": Cover({"meadow": 0.93, "dry_grass": 0.05, "crop_green": 0.02}, (210, 150)),
-    "Complex cultivation patterns": Cover(
-        ARABLE | {"meadow": 0.35, "orchard": 0.25, "broadleaf": 0.08},
-        (110, 50),
-        {"roof_tile": 0.6, "concrete": 0.4},
-        0.025,
-        20,
-    ),
+    "Permanent crops": Cover(_ORCHARD, (190, 110), edge="soil_pale"),
+    "Pastures": Cover(_mix("meadow .93 dry_grass .05 crop_green .02"), (210, 150)),
+    "Complex cultivation patterns": Cover(_SMALL, (110, 50), _mix("roof_tile .6 concrete .4"), 0.025, 20),
     "Land principally occupied by agriculture, with significant areas of natural vegetation": Cover(
-        ARABLE | {"meadow": 0.5}, (170, 100), {"broadleaf": 0.6, "scrub": 0.4}, 0.34, 80
+        _WOODED, (170, 100), _mix("broadleaf .6 scrub .4"), 0.34, 80
     ),
-    "Agro-forestry areas": Cover(
-        {"dry_grass": 0.75, "crop_ripe": 0.15, "soil": 0.1}, None, {"orchard": 0.75, "scrub": 0.25}, 0.2, 11
-    ),
-    "Broad-leaved forest": Cover({"broadleaf": 1.0}, None, {"conifer": 1.0}, 0.03, 30, relief=0.14),
-    "Coniferous forest": Cover({"conifer": 1.0}, (260, 160), {"scrub": 0.6, "broadleaf": 0.4}, 0.05, 40, relief=0.12),
-    "Mixed forest": Cover(
-        {"broadleaf": 0.5, "conifer": 0.5}, None, {"conifer": 0.6, "broadleaf": 0.4}, 0.45, 35, relief=0.13
-    ),
-    "Natural grassland and sparsely vegetated areas": Cover(
-        {"dry_grass": 0.5, "meadow": 0.25, "rock": 0.25}, None, {"rock": 0.7, "scrub": 0.3}, 0.1, 40, relief=0.16
-    ),
+    "Agro-forestry areas": Cover(_STEPPE, None, _mix("orchard .75 scrub .25"), 0.2, 11),
+    "Broad-leaved forest": Cover(_mix("broadleaf 1"), None, _mix("conifer 1"), 0.03, 30, relief=0.14),
+    "Coniferous forest": Cover(_mix("conifer 1"), (260, 160), _mix("scrub .6 broadleaf .4"), 0.05, 40, "", 0.12),
+    "Mixed forest": Cover(_mix("broadleaf .5 conifer .5"), None, _mix("conifer .6 broadleaf .4"), 0.45, 35, "", 0.13),
+    "Natural grassland and sparsely vegetated areas": Cover(_ROUGH, None, _mix("rock .7 scrub .3"), 0.1, 40, "", 0.16),
     "Moors, heathland and sclerophyllous vegetation": Cover(
-        {"heath": 0.75, "scrub": 0.25}, None, {"rock": 0.5, "dry_grass": 0.5}, 0.06, 30
+        _mix("heath .75 scrub .25"), None, _mix("rock .5 dry_grass .5"), 0.06, 30
     ),
-    "Transitional woodland, shrub": Cover(
-        {"scrub": 0.6, "meadow": 0.2, "dry_grass": 0.2}, None, {"conifer": 0.5, "broadleaf": 0.5}, 0.34, 22, relief=0.08
-    ),
-    "Beaches, dunes, sands": Cover({"sand": 1.0}, None, {"dry_grass": 1.0}, 0.05, 30),
-    "Inland wetlands": Cover({"peat": 0.6, "reed": 0.4}, None, {"water_clear": 0.6, "scrub": 0.4}, 0.1, 25),
-    "Coastal wetlands": Cover({"reed": 0.6, "water_turbid": 0.2, "meadow": 0.2}, None, {"water_turbid": 1.0}, 0.22, 30),
-    "Inland waters": Cover({"water_clear": 0.7, "water_turbid": 0.3}),
-    "Marine waters": Cover({"water_clear": 1.0}),
+    "Transitional woodland, shrub": Cover(_BUSHES, None, _mix("conifer .5 broadleaf .5"), 0.34, 22, relief=0.08),
+    "Beaches, dunes, sands": Cover(_mix("sand 1"), None, _mix("dry_grass 1"), 0.05, 30),
+    "Inland wetlands": Cover(_mix("peat .6 reed .4"), None, _mix("water_clear .6 scrub .4"), 0.1, 25),
+    "Coastal wetlands": Cover(_MARSH, None, _mix("water_turbid 1"), 0.22, 30),
+    "Inland waters": Cover(_mix("water_clear .7 water_turbid .3")),
+    "Marine waters": Cover(_mix("water_clear 1")),
 }
 """Class to its cover."""
-
-_HALLS_NUMBER = 240  # in a patch that is all industry
 
 _WATERS = ("Inland waters", "Marine waters")
 
 
 def paint(scene: Scene, weights: np.ndarray) -> np.ndarray:
-    """Draw a patch's classes and paint their ground.
-
-    Args:
-        scene: 1200 m at 10 m, empty.
-        weights: relative weight of each class, float64 [19].
-
-    Returns:
-        Class of each pixel, int64 [120, 120].
-    """
+    """Draw a patch's classes by weights, float64 [19], and paint them; class of each pixel, int64 [120, 120]."""
     classes, shares = _draw_classes(scene.rng, weights)
     regions = _regions(scene, classes, shares)
     noise = cache(scene.noise)  # the covers never overlap, so that they may share their noises
@@ -124,10 +99,8 @@ def paint(scene: Scene, weights: np.ndarray) -> np.ndarray:
         _cover(scene, noise, CLASSES[number], regions == number)
     if scene.rng.random() < 0.5:
         road = scene.curve(60) < scene.rng.uniform(5, 9)
-        scene.paint(
-            road & ~np.isin(regions, [CLASSES.index(name) for name in _WATERS]),
-            scene.either(0.6, "asphalt", "soil_pale"),
-        )
+        dry = ~np.isin(regions, [CLASSES.index(name) for name in _WATERS])
+        scene.paint(road & dry, scene.either(0.6, "asphalt", "soil_pale"))
     return regions
 
 
@@ -144,9 +117,8 @@ def _draw_classes(rng: np.random.Generator, weights: np.ndarray) -> tuple[list[i
     left = weights.copy()
     for _ in range(count + small):
         total = np.cumsum(left)
-        chosen.append(
-            min(int(np.searchsorted(total, rng.random() * total[-1], side="right")), int(np.flatnonzero(left)[-1]))
-        )
+        drawn = int(np.searchsorted(total, rng.random() * total[-1], side="right"))
+        chosen.append(min(drawn, int(np.flatnonzero(left)[-1])))
         left[chosen[-1]] = 0
     rest = rng.uniform(0.008, 0.04) if small else 0.0
     shares = _LEAST + (1 - rest - count * _LEAST) * rng.dirichlet(np.full(count, 1.5))
@@ -159,15 +131,25 @@ def _draw_classes(rng: np.random.Generator, weights: np.ndarray) -> tuple[list[i
 
 def _regions(scene: Scene, classes: list[int], shares: list[float]) -> np.ndarray:
     """Map of classes with these shares: each in turn takes the free pixels where it fits best."""
+    rng = scene.rng
+
+    def wide() -> float:
+        """Metres between the parts of a class; few values, so that the noise's filters are made once."""
+        return float(rng.choice((140.0, 200.0, 260.0, 330.0)) * scene.style.scale)
+
+    def compact() -> np.ndarray:
+        centre = rng.uniform(-400, 400, 2)
+        return 0.5 * scene.noise(90) - np.hypot(scene.x - centre[0], scene.y - centre[1]) / 260
+
     shore, _ = scene.axes(2 * scene.angle())
     shore = shore / 180 + 0.35 * scene.noise(260 * scene.style.scale)
     fits: dict[str, Callable[[], np.ndarray]] = {
         "Marine waters": lambda: shore,
         "Beaches, dunes, sands": lambda: shore,
         "Coastal wetlands": lambda: shore + 0.3 * scene.noise(120),
-        "Inland waters": lambda: _water(scene),
-        "Urban fabric": lambda: _compact(scene),
-        "Industrial or commercial units": lambda: _compact(scene),
+        "Inland waters": lambda: -scene.curve(rng.uniform(60, 260)) if rng.random() < 0.5 else scene.noise(wide()),
+        "Urban fabric": compact,
+        "Industrial or commercial units": compact,
     }
     first = {name: rank for rank, name in enumerate(fits)}
     order = sorted(range(len(classes)), key=lambda place: first.get(CLASSES[classes[place]], len(first)))
@@ -176,26 +158,10 @@ def _regions(scene: Scene, classes: list[int], shares: list[float]) -> np.ndarra
         free = np.flatnonzero(regions.ravel() < 0)
         wanted = len(free) if step == len(order) - 1 else round(shares[place] * regions.size)
         if wanted < len(free):
-            fit = fits.get(CLASSES[classes[place]], lambda: scene.noise(_wide(scene)))()
+            fit = fits.get(CLASSES[classes[place]], lambda: scene.noise(wide()))()
             free = free[np.argpartition(fit.ravel()[free], len(free) - wanted)[len(free) - wanted :]]
         regions.ravel()[free] = classes[place]
     return regions
-
-
-def _wide(scene: Scene) -> float:
-    """Metres between the parts of a class; few values, so that the noise's filters are made once."""
-    return float(scene.rng.choice((140.0, 200.0, 260.0, 330.0)) * scene.style.scale)
-
-
-def _water(scene: Scene) -> np.ndarray:
-    if scene.rng.random() < 0.5:
-        return -scene.curve(scene.rng.uniform(60, 260))
-    return scene.noise(_wide(scene))
-
-
-def _compact(scene: Scene) -> np.ndarray:
-    centre = scene.rng.uniform(-400, 400, 2)
-    return 0.5 * scene.noise(90) - np.hypot(scene.x - centre[0], scene.y - centre[1]) / 260
 
 
 def _cover(scene: Scene, noise: Noise, name: str, where: np.ndarray) -> None:
@@ -216,19 +182,12 @@ def _cover(scene: Scene, noise: Noise, name: str, where: np.ndarray) -> None:
     if cover.grain:
         length = cover.clump * (scene.style.scale if cover.clump > 2 * PIXEL else 1.0)
         density = min(0.9, cover.grain * scene.style.density**0.5)
-        field_ = noise(length)
-        grown = where & (field_ > np.quantile(field_[where], 1 - density))
-        _grains(scene, grown, cover.grains)
+        height = noise(length)
+        grown = where & (height > np.quantile(height[where], 1 - density))
+        number = np.where(grown, np.cumsum(grown).reshape(grown.shape) - 1, -1)  # every grain is an object of its own
+        scene.paint_objects(number, scene.choose(cover.grains, int(np.count_nonzero(grown))))
     if cover.edge:
         scene.paint(where & borders(owner) & (noise(60) > -0.3), cover.edge)
-
-
-def _grains(scene: Scene, where: np.ndarray, shares: Mapping[str, float]) -> None:
-    """Every pixel of `where` becomes an object of its own."""
-    count = int(np.count_nonzero(where))
-    owner = np.full(where.shape, -1, dtype=np.int64)
-    owner[where] = np.arange(count)
-    scene.paint_objects(owner, scene.choose(shares, count))
 
 
 def _rows(scene: Scene, noise: Noise, where: np.ndarray, owner: np.ndarray) -> None:
@@ -243,7 +202,7 @@ def _rows(scene: Scene, noise: Noise, where: np.ndarray, owner: np.ndarray) -> N
 
 def _halls(scene: Scene, noise: Noise, where: np.ndarray, owner: np.ndarray) -> None:
     """Large roofs in one direction."""
-    centres = scene.scatter(_HALLS_NUMBER)
+    centres = scene.scatter(240)
     halves = scene.rng.uniform([22, 14], [70, 38], (len(centres), 2)) * scene.style.scale**0.5
     direction = scene.angle() + np.pi / 2 * scene.rng.integers(0, 2, len(centres))
     scene.build(Boxes(centres, halves, direction), HALLS, 10, where)

@@ -22,10 +22,7 @@ _ROWS = 91
 class Product:
     """One acquisition of one tile.
 
-    Attributes:
-        sensor, day, time, orbit: as in the name.
-        tile: MGRS name without the T.
-        corner: easting and northing of the tile's upper left corner, metres in its UTM zone.
+    The tile's MGRS name is without the T; its upper left corner is easting and northing, metres in its UTM zone.
     """
 
     sensor: str
@@ -74,32 +71,19 @@ for _row in _TABLE.strip().splitlines():
     _country, _kind, *_name, _east, _north = _row.split()
     _PRODUCTS.setdefault((_country, _kind), []).append(Product(*_name, (int(_east), int(_north))))  # type: ignore[call-arg, arg-type]
 
-# Patches of a thousand in which a class occurs, by class in canonical order (Finland, Ireland, ..., Switzerland):
-# rounded from the summer rows of the official table. 0: the class does not occur in the country.
-_FREQUENCY = np.asarray(
-    [
-        (37, 92, 152, 396, 719, 145, 99, 504),
-        (10, 19, 28, 43, 91, 36, 31, 101),
-        (217, 355, 556, 721, 709, 426, 452, 653),
-        (0, 0, 20, 131, 0, 5, 282, 20),
-        (2, 707, 111, 280, 614, 340, 159, 267),
-        (0, 61, 306, 277, 659, 507, 234, 267),
-        (203, 109, 350, 337, 280, 384, 157, 91),
-        (0, 0, 0, 0, 0, 0, 420, 0),
-        (73, 51, 517, 362, 526, 219, 420, 198),
-        (656, 142, 32, 205, 53, 440, 118, 357),
-        (632, 73, 57, 284, 126, 476, 207, 655),
-        (0, 14, 122, 22, 0, 8, 16, 59),
-        (3, 57, 1, 5, 36, 6, 58, 16),
-        (344, 91, 346, 31, 32, 295, 418, 65),
-        (1, 4, 0, 0, 0, 10, 7, 0),
-        (81, 103, 26, 31, 9, 35, 1, 14),
-        (3, 2, 0, 0, 0, 0, 11, 0),
-        (196, 19, 80, 83, 36, 130, 61, 120),
-        (251, 245, 0, 0, 0, 163, 65, 0),
-    ],
-    dtype=np.float64,
-)
+# Of each country: patches of a thousand in which a class occurs, by class in canonical order; rounded from the summer
+# rows of the official table. 0: the class does not occur in the country.
+_FREQUENCIES = """
+Finland      37  10 217   0   2   0 203   0  73 656 632   0   3 344   1  81   3 196 251
+Ireland      92  19 355   0 707  61 109   0  51 142  73  14  57  91   4 103   2  19 245
+Serbia      152  28 556  20 111 306 350   0 517  32  57 122   1 346   0  26   0  80   0
+Austria     396  43 721 131 280 277 337   0 362 205 284  22   5  31   0  31   0  83   0
+Belgium     719  91 709   0 614 659 280   0 526  53 126   0  36  32   0   9   0  36   0
+Lithuania   145  36 426   5 340 507 384   0 219 440 476   8   6 295  10  35   0 130 163
+Portugal     99  31 452 282 159 234 157 420 420 118 207  16  58 418   7   1  11  61  65
+Switzerland 504 101 653  20 267 267  91   0 198 357 655  59  16  65   0  14   0 120   0
+"""
+_FREQUENCY = np.asarray([row.split()[1:] for row in _FREQUENCIES.strip().splitlines()], dtype=np.float64).T
 _LIKE = {"Kosovo": "Serbia", "Luxembourg": "Belgium"}
 
 
@@ -107,11 +91,8 @@ _LIKE = {"Kosovo": "Serbia", "Luxembourg": "Belgium"}
 class Patch:
     """One patch of the archive.
 
-    Attributes:
-        country: where it lies.
-        kind: `summer` for the patches of the eight clients; `outside`, `winter`, `cloud` and `snow` stand for what a
-            filter leaves out.
-        number: from 0, inside country and kind.
+    Its kind is `summer` for the patches of the eight clients; `outside`, `winter`, `cloud` and `snow` stand for what a
+    filter leaves out. Numbers are from 0, inside country and kind.
     """
 
     country: str
@@ -186,13 +167,8 @@ def patches(per_country: int) -> list[Patch]:
 def class_weights(country: str, strength: float) -> np.ndarray:
     """Relative weight of each class in a country's patches, float64 [19].
 
-    Classes that the country does not have stay away at any strength. The weights of the others move from the mean of
-    all countries to the country's own; they are square roots of the frequencies, so that rare classes occur in small
-    samples.
-
-    Args:
-        country: one of `COUNTRIES`.
-        strength: T in [0, 1].
+    Classes that the country does not have stay away. The weights of the others move with `strength`, T in [0, 1], from
+    the mean of all countries to the country's own; they are square roots, so that rare classes occur in small samples.
     """
     own = _FREQUENCY[:, CLIENTS.index(_LIKE.get(country, country))]
     common = np.asarray([row[row > 0].mean() for row in _FREQUENCY])

@@ -40,11 +40,8 @@ class BigEarthNetSample(Sample):
     """Everything that decides the bytes of a sample.
 
     Attributes:
-        seed: of all draws.
+        seed, spectral_shift, spatial_shift, defects: as for `Sample`; T also moves how often the classes occur.
         patches: summer patches of each of the eight countries.
-        spectral_shift: S in [0, 1], between countries.
-        spatial_shift: T in [0, 1], between countries: layout, and how often the classes occur.
-        defects: names of `defects.DEFECTS`.
     """
 
     title = "BigEarthNet"
@@ -65,12 +62,7 @@ class BigEarthNetSample(Sample):
         return len(patches(self.patches))
 
     def paint(self, folder: Path, processes: int | None = None) -> Iterator[None]:
-        """Write band files and both tables.
-
-        Args:
-            folder: of the archive.
-            processes: that render; by default one each core, and only this one for small samples. The bytes do not
-                depend on it.
+        """Write band files, rendered by default in this process or for large samples in one each core; and both tables.
 
         Raises:
             RunError: a process died.
@@ -88,7 +80,8 @@ class BigEarthNetSample(Sample):
 
     def plant(self, folder: Path) -> None:
         """Plant the defects."""
-        defects.inject(folder, self.defects)
+        for name in self.defects:
+            defects.DEFECTS[name](folder)
 
 
 def _write_patches(images: Path, sample: BigEarthNetSample, patches: Sequence[Patch]) -> list[np.ndarray]:
@@ -111,12 +104,7 @@ def paint_patch(sample: BigEarthNetSample, patch: Patch) -> tuple[Scene, np.ndar
 
 
 def render(sample: BigEarthNetSample, patch: Patch) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Render one patch.
-
-    Returns:
-        Each of the twelve bands in its own size, reflectance x 10000 and at least 1, uint16 [H, W]; and which of the 19
-        classes cover more than 5 %, bool [19].
-    """
+    """One patch: its twelve band files, uint16 [H, W] each, and which classes cover more than 5 %, bool [19]."""
     scene, regions = paint_patch(sample, patch)
     if patch.kind in ("winter", "snow"):
         scene.state += np.float32(0.45)  # leaves and crops are gone

@@ -71,18 +71,9 @@ def check(names: Sequence[str], geotiffs: bool) -> None:
         ConfigError: with the nearest valid name.
     """
     require_known(names, DEFECTS, ALONE, "leaves no tiles")
-    for name in names:
-        if geotiffs and name in JPEG_ONLY:
-            raise ConfigError(f"defect '{name}' needs a layout with JPEGs")
-
-
-def inject(root: Path, tiles: Path, names: Sequence[str]) -> None:
-    """Apply the named defects to a finished sample with its class folders in `tiles`."""
-    for name in names:
-        DEFECTS[name](tiles)
-    if tiles.is_dir() and not any(tiles.iterdir()) and tiles != root:
-        tiles.rmdir()
+    for name in (name for name in names if geotiffs and name in JPEG_ONLY):
+        raise ConfigError(f"defect '{name}' needs a layout with JPEGs")
 
 
 def _second(tiles: Path, name: str) -> Path:
-    return next(iter(sorted((tiles / name).glob(f"{name}_2.*"))))
+    return min((tiles / name).glob(f"{name}_2.*"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
+from fedrs_lightning.data.archives.eurosat.files import CLASSES
 from fedrs_lightning.synth.scenes.scene import Boxes, Scene, borders, turned
 from fedrs_lightning.synth.scenes.spectra import ARABLE, HALLS, HOUSES
 
@@ -25,7 +24,9 @@ def forest(scene: Scene) -> None:
     scene.paint_objects(stand, scene.choose({"conifer": 0.6, "broadleaf": 0.4}, count), state=rng.normal(0, 0.15))
     scene.shade += np.float32(rng.uniform(0.02, 0.22)) * scene.noise(110)
     if rng.random() < 0.25:
-        _blob(scene, rng.uniform(40, 90), scene.either(0.6, "meadow", "scrub"))
+        radius, material = rng.uniform(40, 90) * scene.style.scale, scene.either(0.6, "meadow", "scrub")
+        east, south = rng.uniform(-220, 220, 2)
+        scene.paint(np.hypot(scene.x - east, scene.y - south) < radius * (1 + 0.35 * scene.noise(50)), material)
     if rng.random() < 0.3:
         scene.paint(scene.curve(140) < 3.5, "soil")
 
@@ -41,7 +42,7 @@ def herbaceous_vegetation(scene: Scene) -> None:
     for _ in range(rng.integers(0, 4)):
         scene.paint(scene.curve(240) < rng.uniform(2.5, 6), scene.either(0.5, "soil", "soil_pale"))
     bushes = scene.noise(40) > 0.4
-    scene.trees(rng.uniform(0, 120), 6, where=bushes)
+    scene.trees(rng.uniform(0, 120), 6, bushes)
 
 
 def highway(scene: Scene) -> None:
@@ -50,9 +51,8 @@ def highway(scene: Scene) -> None:
     countryside(scene)
     loops = rng.integers(0, 3) if rng.random() < 0.35 else 0
     for _ in range(loops):
-        centre, radius = rng.uniform(-130, 130, 2), rng.uniform(35, 80)
-        ring = np.abs(np.hypot(scene.x - centre[0], scene.y - centre[1]) - radius)
-        scene.paint(ring < 6, "asphalt")
+        (east, south), radius = rng.uniform(-130, 130, 2), rng.uniform(35, 80)
+        scene.paint(np.abs(np.hypot(scene.x - east, scene.y - south) - radius) < 6, "asphalt")
     if rng.random() < 0.4:
         scene.paint(scene.curve(90) < rng.uniform(4, 8), "asphalt")
     distance, half = scene.curve(55), rng.uniform(11, 24)
@@ -85,7 +85,10 @@ def pasture(scene: Scene) -> None:
     shares = {"meadow": 0.9, "dry_grass": 0.05, "soil": 0.05}
     scene.paint_objects(field, scene.choose(shares, count), state=rng.normal(0.05, 0.12))
     hedge = borders(field) & (scene.noise(90) > rng.uniform(-1.2, 0.6))
-    scene.paint(_thicker(hedge), "broadleaf")
+    thicker = hedge.copy()
+    thicker[1:] |= hedge[:-1]
+    thicker[:, 1:] |= hedge[:, :-1]
+    scene.paint(thicker, "broadleaf")
     scene.trees(rng.uniform(4, 40), 8)
     if rng.random() < 0.25:
         _farm(scene)
@@ -170,25 +173,15 @@ def countryside(scene: Scene) -> None:
     scene.paint(wood, scene.either(0.6, "broadleaf", "conifer"))
 
 
-PAINTERS: dict[str, Callable[[Scene], None]] = {
-    "AnnualCrop": annual_crop,
-    "Forest": forest,
-    "HerbaceousVegetation": herbaceous_vegetation,
-    "Highway": highway,
-    "Industrial": industrial,
-    "Pasture": pasture,
-    "PermanentCrop": permanent_crop,
-    "Residential": residential,
-    "River": river,
-    "SeaLake": sea_lake,
-}
+_PAINTERS = (annual_crop, forest, herbaceous_vegetation, highway, industrial)
+_PAINTERS += (pasture, permanent_crop, residential, river, sea_lake)
+PAINTERS = dict(zip(CLASSES, _PAINTERS, strict=True))
 
 
 def _fields(scene: Scene, shares: dict[str, float], length: float, width: float) -> None:
     field, count = scene.parcels(length, width, 14)
     scene.paint_objects(field, scene.choose(shares, count))
-    direction = scene.angle()
-    _, across = scene.axes(direction)
+    _, across = scene.axes(scene.angle())
     strength = scene.rng.uniform(0, 0.07, count).astype(np.float32)
     scene.shade += strength[field] * np.sin(2 * np.pi / 31 * across)  # the drill's rows
     if scene.rng.random() < 0.6:
@@ -213,20 +206,7 @@ def _seen(
 
 
 def _farm(scene: Scene) -> None:
-    rng, count = scene.rng, 5
-    centres = rng.uniform(-200, 200, 2) + rng.normal(0, 28, (count, 2))
-    halves, angles = rng.uniform([8, 6], [18, 10], (count, 2)), np.full(count, rng.random() * np.pi)
+    rng = scene.rng
+    centres = rng.uniform(-200, 200, 2) + rng.normal(0, 28, (5, 2))
+    halves, angles = rng.uniform([8, 6], [18, 10], (5, 2)), np.full(5, rng.random() * np.pi)
     scene.build(Boxes(centres, halves, angles), HOUSES, shadow=6)
-
-
-def _blob(scene: Scene, radius: float, material: str) -> None:
-    centre = scene.rng.uniform(-220, 220, 2)
-    distance = np.hypot(scene.x - centre[0], scene.y - centre[1])
-    scene.paint(distance < radius * scene.style.scale * (1 + 0.35 * scene.noise(50)), material)
-
-
-def _thicker(mask: np.ndarray) -> np.ndarray:
-    wide = mask.copy()
-    wide[1:] |= mask[:-1]
-    wide[:, 1:] |= mask[:, :-1]
-    return wide

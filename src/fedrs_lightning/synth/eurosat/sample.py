@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +22,8 @@ from fedrs_lightning.synth.scenes.shift import SpectralShift, Style, spatial_sty
 SIZES = {"tiny": 20, "small": 300, "medium": 1500}
 """Tiles of each class."""
 
-LAYOUTS = {
-    "2750": "2750",
-    "EuroSAT_RGB": "EuroSAT_RGB",
-    "EuroSAT": "EuroSAT",
-    "allBands": ALL_BANDS_PATH,
-    "EuroSAT_MS": "EuroSAT_MS",
-}
+LAYOUTS = {name: name for name in ("2750", "EuroSAT_RGB", "EuroSAT", "allBands", "EuroSAT_MS")}
+LAYOUTS["allBands"] = ALL_BANDS_PATH
 """Layout name to the folder of the class folders; the last two hold GeoTIFFs."""
 
 GEOTIFF_LAYOUTS = ("allBands", "EuroSAT_MS")
@@ -71,33 +64,30 @@ class EuroSATSample(Sample):
         """Domain of tile `number` (from 1) of any class."""
         return (number - 1) % self.domains
 
-    def files(self) -> Iterator[tuple[str, str, int]]:
-        """Path below the folder of the class folders, class and number of each tile."""
-        suffix = ".tif" if self.layout in GEOTIFF_LAYOUTS else ".jpg"
-        for name in CLASSES:
-            yield from ((f"{name}/{name}_{number}{suffix}", name, number) for number in range(1, self.tiles + 1))
-
     def count(self) -> int:
         """How many tiles there are."""
         return len(CLASSES) * self.tiles
 
     def paint(self, folder: Path) -> Iterator[None]:
         """Write the tiles, one a step, and `attributes.csv`, which has the domain of each."""
-        tiles, text = folder / LAYOUTS[self.layout], io.StringIO()
-        encoded = encode_geotiff if self.layout in GEOTIFF_LAYOUTS else encode_jpeg
-        table = csv.writer(text, lineterminator="\n")
-        table.writerow(["file", "domain"])
+        tiles, lines = folder / LAYOUTS[self.layout], ["file,domain\n"]
+        suffix, encoded = (".tif", encode_geotiff) if self.layout in GEOTIFF_LAYOUTS else (".jpg", encode_jpeg)
         for name in CLASSES:
             (tiles / name).mkdir(parents=True)
-        for path, name, number in self.files():
-            (tiles / path).write_bytes(encoded(render_tile(self, name, number)))
-            table.writerow([path, self.domain(number)])
-            yield
-        write_text(folder / "attributes.csv", text.getvalue())
+            for number in range(1, self.tiles + 1):
+                path = f"{name}/{name}_{number}{suffix}"
+                (tiles / path).write_bytes(encoded(render_tile(self, name, number)))
+                lines.append(f"{path},{self.domain(number)}\n")
+                yield
+        write_text(folder / "attributes.csv", "".join(lines))
 
     def plant(self, folder: Path) -> None:
         """Plant the defects."""
-        defects.inject(folder, folder / LAYOUTS[self.layout], self.defects)
+        tiles = folder / LAYOUTS[self.layout]
+        for name in self.defects:
+            defects.DEFECTS[name](tiles)
+        if tiles.is_dir() and not any(tiles.iterdir()):
+            tiles.rmdir()
 
 
 def paint_scene(sample: EuroSATSample, class_name: str, number: int, style: Style) -> Scene:

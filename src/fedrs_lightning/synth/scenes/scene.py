@@ -34,20 +34,13 @@ class Boxes(NamedTuple):
 
 
 class Scene:
-    """Square piece of ground, painted with materials.
+    """Square piece of ground of `side` metres, painted with materials as the domain's `style` likes it.
 
     Attributes:
         x, y: metres east and south of the centre, float32 [n, n].
-        material: index into `spectra.MATERIALS`, int [n, n].
-        state, shade: t and b of each pixel (see `spectra.Material`), float32 [n, n].
-        style: the domain's way of laying things out.
+        material: index into `spectra.NAMES`, int [n, n].
+        state, shade: t and b of each pixel (see `spectra.MEAN`), float32 [n, n].
         rng: source of all draws.
-
-    Args:
-        side: metres.
-        pixel: metres.
-        rng: source of all draws.
-        style: the domain's.
     """
 
     def __init__(self, side: float, pixel: float, rng: np.random.Generator, style: Style) -> None:
@@ -61,9 +54,8 @@ class Scene:
     def noise(self, length: float) -> np.ndarray:
         """Gaussian noise of unit variance, correlated over `length` metres; float32 [n, n], the edges fit together."""
         white = self.rng.standard_normal((self.size, self.size), dtype=np.float32)
-        return np.fft.irfft2(np.fft.rfft2(white) * _low_pass(self.size, length / self.pixel), s=white.shape).astype(
-            np.float32
-        )
+        smooth = np.fft.rfft2(white) * _low_pass(self.size, length / self.pixel)
+        return np.fft.irfft2(smooth, s=white.shape).astype(np.float32)
 
     def angle(self) -> float:
         """Draw a direction that the style likes, radians."""
@@ -91,12 +83,10 @@ class Scene:
         self.paint_objects(np.where(mask, 0, -1), np.asarray([spectra.INDEX[material]]))
 
     def paint_objects(self, owner: np.ndarray, materials: np.ndarray, state: float = 0.0) -> None:
-        """Cover the ground with objects, each with its own draw of state and brightness.
+        """Cover the ground with objects, each with its own draw of state (shifted by `state`) and brightness.
 
-        Args:
-            owner: number of the object that each pixel belongs to, -1 for none; int [n, n].
-            materials: of each object, int [objects].
-            state: added to each object's state.
+        `owner` is the number of the object that each pixel belongs to, -1 for none, int [n, n]; `materials` of each
+        object are int [objects].
         """
         if not len(materials):
             return
@@ -108,15 +98,10 @@ class Scene:
         self.shade[covered] = (draws[1] * spectra.SHADE[materials])[number]
 
     def parcels(self, length: float, width: float, bend: float) -> tuple[np.ndarray, int]:
-        """Cut the ground into strips and the strips into fields.
+        """Cut the ground into strips of `width` and the strips into fields of `length`, metres times the style's scale.
 
-        Args:
-            length: of a field along the strip, metres, times the style's scale.
-            width: of a strip, metres, times the style's scale.
-            bend: how crooked the borders are, metres, times the style's winding.
-
-        Returns:
-            Number of the parcel of each pixel, int [n, n], and how many numbers there are.
+        Borders are crooked by `bend` metres times the style's winding. Gives the number of the parcel of each pixel,
+        int [n, n], and how many numbers there are.
         """
         scale, reach = self.style.scale, self.side
         along, across = self.axes(self.angle(), bend * self.style.winding)
@@ -131,15 +116,13 @@ class Scene:
         present[owner] = True
         return (np.cumsum(present) - 1)[owner], int(present.sum())
 
-    def curve(self, bend: float, offset: float | None = None) -> np.ndarray:
-        """Distance in metres of each pixel from a winding line that crosses the scene; float32 [n, n].
+    def curve(self, bend: float) -> np.ndarray:
+        """Distance in metres of each pixel from a winding line through the middle half of the scene; float32 [n, n].
 
-        Args:
-            bend: amplitude of its bends, metres, times 0.4 to 1.6 by the style's winding.
-            offset: of the line from the centre, metres; drawn within the middle half when None.
+        Its bends have an amplitude of `bend` metres, times 0.4 to 1.6 by the style's winding.
         """
         along, across = self.axes(self.angle())
-        place = self.rng.uniform(-0.25, 0.25) * self.side if offset is None else offset
+        place = self.rng.uniform(-0.25, 0.25) * self.side
         line, slope = np.full_like(along, place), np.zeros_like(along)
         for cycles in (0.5, 1.1, 2.1):
             amplitude = bend * (0.4 + 1.2 * self.style.winding) * self.rng.uniform(0.3, 1.0) / (1 + cycles)
@@ -149,11 +132,7 @@ class Scene:
         return np.abs(across - line) / np.sqrt(1 + slope * slope)
 
     def stamp(self, boxes: Boxes, round_: bool = False) -> np.ndarray:
-        """Rasterise boxes, or ellipses if `round_`.
-
-        Returns:
-            Number of the object on each pixel, -1 for none, int [n, n]; of two that overlap, the later one.
-        """
+        """Number of the box, or ellipse if `round_`, on each pixel, -1 for none, int [n, n]; of several the last."""
         centres, halves, angles = boxes
         owner = np.full((self.size, self.size), -1, dtype=np.int64)
         if not len(centres):
@@ -188,21 +167,14 @@ class Scene:
         boxes: Boxes,
         shares: Mapping[str, float],
         shadow: float,
-        where: np.ndarray | None = None,
+        where: np.ndarray | bool = True,
         spread: float = 0.0,
     ) -> None:
-        """Buildings with their shadows.
+        """Buildings, only `where` if given, with roofs of `shares` of materials and shadows of `shadow` metres.
 
-        Args:
-            boxes: the buildings.
-            shares: of the materials of their roofs.
-            shadow: its length, metres.
-            where: only on these pixels, if given.
-            spread: standard deviation of a state that all roofs share.
+        All roofs share a state with the standard deviation `spread`.
         """
-        owner = self.stamp(boxes)
-        if where is not None:
-            owner = np.where(where, owner, -1)
+        owner = np.where(where, self.stamp(boxes), -1)
         self.shadows(owner, shadow)
         materials = self.choose(shares, len(boxes.centres))
         self.paint_objects(owner, materials, state=self.rng.normal(0, spread) if spread else 0.0)
@@ -215,13 +187,11 @@ class Scene:
         """Random places, metres, [about `number` times the style's density, 2]."""
         return self.places(self.rng.poisson(number * self.style.density))
 
-    def trees(self, number: float, radius: float, where: np.ndarray | None = None) -> None:
+    def trees(self, number: float, radius: float, where: np.ndarray | bool = True) -> None:
         """Scatter about `number` crowns of about `radius` metres, only on the pixels of `where` if given."""
         places = self.scatter(number)
         radii = radius * self.style.scale * self.rng.uniform(0.6, 1.4, (len(places), 1)) * np.ones((1, 2))
-        owner = self.stamp(Boxes(places, radii, np.zeros(len(places))), round_=True)
-        if where is not None:
-            owner = np.where(where, owner, -1)
+        owner = np.where(where, self.stamp(Boxes(places, radii, np.zeros(len(places))), round_=True), -1)
         self.paint_objects(owner, self.choose({"conifer": 0.4, "broadleaf": 0.6}, len(places)))
 
     def reflectance(self) -> np.ndarray:

@@ -12,12 +12,7 @@ _STRETCH = 0.28  # reflectance that the contrast stretch of the EuroSAT JPEGs ma
 
 
 def top_of_atmosphere(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Add path radiance of a random day, a random gain of the scene, and sensor noise.
-
-    Args:
-        pixels: reflectance at the ground, float32 [10, H, W].
-        rng: of the tile.
-    """
+    """Add path radiance of a random day, a random gain of the scene, and sensor noise; float32 [10, H, W]."""
     haze = np.float32(rng.lognormal(0, 0.16))
     return surface(pixels, rng, haze * _PATH[:, None, None])
 
@@ -25,9 +20,7 @@ def top_of_atmosphere(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarra
 def surface(
     pixels: np.ndarray, rng: np.random.Generator, path: np.ndarray | float = 0.0, spread: float = 0.05
 ) -> np.ndarray:
-    """Add a random gain of the scene and each band (its logarithm by `spread`), `path` radiance and sensor noise;
-    float32 [10, H, W].
-    """
+    """Add a random gain of each band (its logarithm by `spread`), `path` radiance and noise; float32 [10, H, W]."""
     gain = np.exp(rng.normal(0, spread, len(spectra.BANDS))).astype(np.float32)
     noise = 0.0012 * rng.standard_normal(pixels.shape, dtype=np.float32)
     return gain[:, None, None] * pixels + path + noise

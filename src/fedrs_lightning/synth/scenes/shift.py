@@ -20,12 +20,7 @@ class SpectralShift:
     """x' = clip(g * (A x) + o) per pixel, with A = I + 0.25 S R, g = exp(S u), o = S v.
 
     R has rows that sum to zero and absolute row sums of 1; u in [-0.5, 0.5] and v in [-0.06, 0.06] for each band.
-    S = 0 is exactly the identity.
-
-    Args:
-        seed: of the sample.
-        domain: number of the domain, from 0.
-        strength: S in [0, 1].
+    S, the strength in [0, 1], is exactly the identity at 0.
     """
 
     def __init__(self, seed: int, domain: int, strength: float) -> None:
@@ -39,17 +34,12 @@ class SpectralShift:
         self.offset = (strength * rng.uniform(-0.06, 0.06, bands)).astype(np.float32)
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        """Shifted reflectance.
-
-        Args:
-            pixels: reflectance in `spectra.BANDS`, float32 [10, H, W].
-        """
+        """Shifted reflectance in `spectra.BANDS`, float32 [10, H, W]."""
         if self.strength == 0:
             return pixels
         mixed = np.tensordot(self.mix, pixels, axes=1)
-        return np.clip(
-            self.gain[:, None, None] * mixed + self.offset[:, None, None], np.float32(0.0001), np.float32(1.5)
-        )
+        moved = self.gain[:, None, None] * mixed + self.offset[:, None, None]
+        return np.clip(moved, np.float32(0.0001), np.float32(1.5))
 
 
 @dataclass(frozen=True)
@@ -84,32 +74,20 @@ class Style:
         weights = np.asarray([shares[name] * np.exp(self.preference.get(name, 0.0)) for name in names])
         numbers = np.asarray([spectra.INDEX[name] for name in names])
         # Inverse distribution function: a small change of the shares changes few draws.
-        return numbers[
-            np.minimum(np.searchsorted(np.cumsum(weights / weights.sum()), rng.random(size)), len(names) - 1)
-        ]
+        drawn = np.searchsorted(np.cumsum(weights / weights.sum()), rng.random(size))
+        return numbers[np.minimum(drawn, len(names) - 1)]
 
 
 def spatial_style(seed: int, domain: int, strength: float) -> Style:
-    """Layout style of a domain; at strength 0 every domain has the default style but for an orientation that does not
-    matter.
+    """Layout style of a domain (from 0) at strength T in [0, 1]; at 0 all domains differ in no way that matters.
 
     Scales and densities of the domains are spread by golden-ratio steps, so that neighbours in number differ clearly.
-
-    Args:
-        seed: of the sample.
-        domain: number of the domain, from 0.
-        strength: T in [0, 1].
     """
     rng = numpy_stream(seed, "synth", "spatial", domain)
     start = numpy_stream(seed, "synth", "spatial").random(4)
     # Alternate signs, so that density does not simply follow scale.
     scale, density, winding, blur = (2 * np.mod(start + GOLDEN * domain * np.array([1, -2, 3, -1]), 1.0) - 1).tolist()
-    return Style(
-        scale=2 ** (strength * scale),
-        density=2 ** (strength * density),
-        orientation=float(rng.uniform(0, np.pi)),
-        spread=1 - 0.8 * strength,
-        winding=0.35 + strength * (0.35 * winding),
-        blur=strength * 0.5 * (1 + blur) / 2,
-        preference={name: strength * float(rng.normal(0, 0.8)) for name in spectra.NAMES},
-    )
+    direction = float(rng.uniform(0, np.pi)), 1 - 0.8 * strength
+    details = 0.35 + strength * (0.35 * winding), strength * 0.5 * (1 + blur) / 2
+    preference = {name: strength * float(rng.normal(0, 0.8)) for name in spectra.NAMES}
+    return Style(2 ** (strength * scale), 2 ** (strength * density), *direction, *details, preference)

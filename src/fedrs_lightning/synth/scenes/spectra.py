@@ -82,13 +82,7 @@ HALLS = {"roof_metal": 0.45, "concrete": 0.25, "roof_dark": 0.3}
 
 
 def reflectance(material: np.ndarray, state: np.ndarray, shade: np.ndarray) -> np.ndarray:
-    """Reflectance of a map, float32 [10, H, W].
-
-    Args:
-        material: index of each pixel's material, int [H, W].
-        state: t of each pixel, clipped to [-0.5, 1].
-        shade: b of each pixel, clipped to [-1.2, 0.7].
-    """
+    """Reflectance, float32 [10, H, W], of materials [H, W] with t (clipped to [-0.5, 1]) and b (to [-1.2, 0.7])."""
     start = MEAN.T[:, material]
     pixels = start + np.clip(state, -0.5, 1.0) * (TOWARD.T[:, material] - start)
     return np.maximum(pixels * np.exp(np.clip(shade, -1.2, 0.7)), np.float32(0.0005))
