@@ -103,9 +103,9 @@ def test_the_ablation_turns_one_switch_a_row(folder):
 
 def test_bigearthnet_has_the_values_of_the_paper():
     plain = read(".", "fedmad_bigearthnet")
-    data, method = plain["data"]["init_args"], plain["method"]["init_args"]
-    assert (data["countries"], data["season"], data["flagged"]) == (EIGHT, "summer", False)
-    assert (tuple(data["bands"]), data["image_size"]) == (BANDS, None)
+    archive, method = plain["data"]["archive"]["init_args"], plain["method"]["init_args"]
+    assert (archive["countries"], archive["season"], archive["flagged"]) == (EIGHT, "summer", False)
+    assert (tuple(archive["bands"]), plain["data"]["image_size"]) == (BANDS, None)
     assert (plain["task"]["class_path"].rpartition(".")[2], plain["task"]["init_args"]["backbone"]) == (
         "MultilabelTask",
         "resnet50",

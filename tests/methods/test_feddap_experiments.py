@@ -47,8 +47,10 @@ def test_all_files_are_here():
 @pytest.mark.parametrize("row", ROWS)
 def test_rows_have_the_setting_of_the_paper(row):
     plain = read(row)
-    assert plain["data"]["init_args"]["label"].startswith(ROWS[row])
-    assert [domain["num_clients"] for domain in plain["data"]["init_args"]["domains"]] == [5, 5]
+    assert plain["data"]["label"].startswith(ROWS[row])
+    domains = plain["data"]["domains"]
+    assert [one["num_clients"] or one["partition"]["init_args"]["num_clients"] for one in domains] == [5, 5]
+    assert plain["data"]["client_size"] == "equal"
     assert (plain["schedule"]["num_rounds"], plain["schedule"]["local_epochs"]) == (150, 2)
     assert plain["task"]["init_args"]["encoder"] == ("mit_b0" if row == "cross_dataset" else "resnet50")
     assert plain["method"]["class_path"].endswith(".FedDAP")
