@@ -113,7 +113,7 @@ def _run(run: Run, state: str) -> int:
 
     if built.fabric.compile:
         _require_compiler()
-    if _local_rank() == 0:
+    if int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))) == 0:
         built.data.prepare()  # before further ranks start: a wrong folder is reported once and at once
     if state == "moved":
         run_directory.check_data(run, run_directory.manifest_of(built.task, built.data.federation(run.seed)))
@@ -221,7 +221,3 @@ def _require_compiler() -> None:
         found = f"{named} is not there" if named else "there is none"
         remedy = "install g++ (or set CXX), or leave fabric.compile false"
         raise ConfigError(f"fabric.compile needs a C++ compiler, and {found}; {remedy}")
-
-
-def _local_rank() -> int:
-    return int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))

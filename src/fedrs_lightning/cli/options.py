@@ -52,8 +52,10 @@ def above(minimum: int) -> Any:
     """Type of an argument: a whole number of at least `minimum`."""
 
     def convert(text: str) -> int:
-        if not text.isdecimal() or int(text) < minimum:
-            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least {minimum}")
+        if not text.removeprefix("-").isdecimal():
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number")
+        if int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text} is below {minimum}")
         return int(text)
 
     return convert

@@ -63,8 +63,7 @@ def run_settings() -> Iterator[None]:
 
 
 def prepare_process() -> None:
-    """Make CPU training quiet towards its neighbours and towards the kernel. Every rank calls it before torch is
-    loaded.
+    """Make CPU training quiet towards its neighbours and the kernel. Every rank calls it before torch is loaded.
 
     `OMP_WAIT_POLICY=PASSIVE`: OpenMP threads that wait by spinning take the core from other ranks on shared machines.
     glibc's allocator: tensors above its limit would be mapped and unmapped at every step. Both give way to the

@@ -252,8 +252,7 @@ def _report(jobs: list[Job]) -> int:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[None]:
-    """Take SIGTERM and SIGHUP as Ctrl-C, unless ignored (nohup): children must not outlive a sweep that a job limit
-    ends.
+    """Take SIGTERM and SIGHUP as Ctrl-C, unless ignored (nohup): children must not outlive a sweep.
 
     SIGINT counts in any case: a shell starts its background jobs with it ignored, children would inherit that, and it
     is the signal by which they are stopped.

@@ -1,7 +1,4 @@
-"""Small callbacks that Fabric calls by name: `on_run_start`, `on_round_start`, `on_round_end`, `on_run_end`.
-
-A callback may also have `on_step`, called after every optimiser step of its rank; it must cost next to nothing.
-"""
+"""Callbacks that Fabric calls by name: `on_run_start`, `on_round_start`, `on_step`, `on_round_end`, `on_run_end`."""
 
 from __future__ import annotations
 

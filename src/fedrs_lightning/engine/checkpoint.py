@@ -102,11 +102,8 @@ class CheckpointStore:
 
     def logger_ids(self) -> dict[str, str]:
         """Logger ids of the newest checkpoint that can be read; empty before the first."""
-        for round in reversed(self.rounds()):
-            plain = self._plain(round)
-            if plain:
-                return dict(plain.get("loggers", {}))
-        return {}
+        found = (plain for round in reversed(self.rounds()) if (plain := self._plain(round)))
+        return dict(next(found, {}).get("loggers", {}))
 
     def _plain(self, round: int) -> dict[str, Any]:
         try:

@@ -1,5 +1,4 @@
-"""What an experiment costs: floating-point operations, parameters, bytes on the wire. Counted on a few images, random
-ones if need be.
+"""What an experiment costs: floating-point operations, parameters, bytes on the wire; counted on a few images.
 
 Operations are those that torch's own counter knows, products of matrices and convolutions, with two for a
 multiplication and an addition; what works entry by entry (normalisation, activations, penalties, the optimiser) counts
@@ -168,8 +167,7 @@ def measure(
 ) -> Cost:
     """Train one client of one batch for `round` rounds through the engine's own local training, and count the last one.
 
-    Plain SGD of a small step takes the place of the task's optimiser, whose work is not counted. Every random stream in
-    use is left as it was.
+    Plain SGD takes the place of the task's optimiser, whose work is not counted. Random streams are left as they were.
 
     Args:
         task: fresh; it is adapted and trained.

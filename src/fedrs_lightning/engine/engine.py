@@ -28,7 +28,7 @@ from fedrs_lightning.engine.ranks.preemption import Preemption
 from fedrs_lightning.engine.settings import Schedule
 from fedrs_lightning.errors import ConfigError, TrainingError
 from fedrs_lightning.methods.base import FedAvg
-from fedrs_lightning.results.store import RunStore
+from fedrs_lightning.results.store import Record, RunStore
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.states import digest, first_not_finite
 from fedrs_lightning.tasks.base import Task
@@ -55,8 +55,7 @@ class Engine:
         loading: how batches come from the packs.
 
     Raises:
-        ConfigError: cohort, batches or clients that cannot work, or data, task and method that do not fit; names the
-            remedy.
+        ConfigError: cohort, batches or clients that cannot work, or data, task and method that do not fit.
     """
 
     def __init__(
@@ -234,9 +233,7 @@ class Engine:
                 raise TrainingError(f"{who}: its upload {entry} is not finite; {remedy}")
         raise TrainingError(f"round {self.round}: {damaged} is not finite after aggregation, although all uploads are")
 
-    def _record(
-        self, cohort: Sequence[Client], gathered: Gathered, evaluation: Evaluation, busy: list[Any]
-    ) -> dict[str, Any]:
+    def _record(self, cohort: list[Client], gathered: Gathered, evaluation: Evaluation, busy: list[Any]) -> Record:
         samples = np.array([upload.client.num_samples for upload in gathered.uploads], dtype=np.float64)
         logs = [upload.log.items() for upload in gathered.uploads]
         terms = [sum(value for name, value in log if name.startswith("loss/")) for log in logs]

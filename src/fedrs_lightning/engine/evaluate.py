@@ -51,8 +51,7 @@ class Evaluation:
             (counts or samples of all clients together before the score is taken), `@<domain>` (pooled within a domain)
             or `_domain_mean`. A score without a value is left out.
         rows: one per client and protocol; `absent_classes` where means over classes leave some out.
-        counts: the pooled integer states of each protocol, such as a confusion matrix, as nested lists. Gathered
-            samples are no counts.
+        counts: the pooled integer states of each protocol, such as a confusion matrix, as nested lists.
         absent: classes that the pooled data of each protocol do not show.
     """
 

@@ -1,7 +1,6 @@
 """Loggers of a run, given to Fabric. The round is their step, and the round log is what they must agree with.
 
-Each one can `catch_up` with the finished rounds of a run that continues: what a crash kept from it, or what it was not
-there to see.
+Each one can `catch_up` with the finished rounds of a run that continues, which a crash may have kept from it.
 """
 
 from __future__ import annotations

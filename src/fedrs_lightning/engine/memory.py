@@ -67,8 +67,7 @@ class ClientMemory:
 
     def missing(self, index: Mapping[int, int]) -> Path | None:
         """The first file of `index` that is absent or no whole safetensors file, or None."""
-        for client_id, round in sorted(index.items()):
-            path = self.path(client_id, round)
+        for path in (self.path(client_id, round) for client_id, round in sorted(index.items())):
             try:
                 with safe_open(path, framework="pt"):
                     pass

@@ -70,8 +70,7 @@ def plot_band_histograms(
 ) -> Path:
     """One panel a band, one line a client: square root of the share of pixels by value, at most 48 bins.
 
-    The axis of values ends at the 99.5th percentile of all clients, and is logarithmic where the median lies below a
-    twelfth of that.
+    The axis of values ends at the 99.5th percentile of all clients; logarithmic where that is 12 times the median.
 
     Args:
         histograms: by band, pixels by value of each client, int [bins]; None where a client lacks the band.

@@ -33,9 +33,7 @@ def environment(
         devices: names of the devices of all ranks; None lists the GPUs this process sees, or the CPU.
 
     Returns:
-        `versions`, `git` (`package` and `working_directory`, each null or `commit` and `dirty`), `devices`, `cpu`,
-        `cores`, `world_size`, `threads`, `precision`, `determinism`, `host`, `system`, `command`, `slurm` (null
-        outside a job).
+        What the keys say; under `git` a state is null outside a repository, `slurm` is null outside a job.
     """
     import torch
 

@@ -118,8 +118,7 @@ def plot_curves(stores: Sequence[RunStore], out: Path, metric: str | None = None
 def plot_clients(stores: Sequence[RunStore], out: Path, metric: str | None = None) -> Path | None:
     """Every client in the last round, one column a label: a point a client and seed, its area by training samples.
 
-    Up to `NUMBERED` clients carry their number, and stand side by side in its order; their names are beside the
-    picture.
+    Up to `NUMBERED` clients carry their number, and stand side by side in its order; their names are beside them.
 
     Returns:
         `out`, or None when no complete run has values of single clients under this metric.

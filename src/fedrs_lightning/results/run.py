@@ -23,8 +23,7 @@ class Run:
 
     Args:
         config: complete, in plain values.
-        path: run directory; None takes `root/experiment/method-s<seed>-<hash8>`: equal configurations share it, so a
-            run finds itself again.
+        path: run directory; None takes `root/experiment/method-s<seed>-<hash8>`, which equal configurations share.
     """
 
     def __init__(self, config: dict[str, Any], path: Path | None = None) -> None:

@@ -60,11 +60,7 @@ class RunStore:
         self._append(ROUNDS, [record])
 
     def append_clients(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Append one line each to `clients.jsonl`; all are checked before the first is written.
-
-        Raises:
-            RunError: as `append_round`.
-        """
+        """Append one line each to `clients.jsonl`, as `append_round`; all are checked before the first is written."""
         self._append(CLIENTS, records)
 
     def sync(self) -> None:
@@ -166,11 +162,7 @@ class RunStore:
         write_json(self.path / RESULT, dict(result), durable=True)
 
     def result(self) -> Record | None:
-        """Result of the run, None when absent.
-
-        Raises:
-            RunError: the file is not a JSON object.
-        """
+        """Result of the run, None when absent; a `RunError` where it is no JSON object."""
         return self._json(RESULT)
 
     @property

@@ -292,7 +292,7 @@ def test_without_a_partition_all_is_one_client(sample, capsys):
     ("more", "message"),
     [
         (["--samples", "3"], "unknown option '--samples'; did you mean '--sample'?"),
-        (["--sample", "0"], "argument --sample: '0' is not a whole number of at least 1"),
+        (["--sample", "0"], "argument --sample: 0 is below 1"),
         (["--data.archive.rood", "x"], "--data.archive.rood: EuroSAT has no option 'rood'; did you mean 'root'?"),
         (["--data.archive.root", "absent"], "absent: no such folder; set root to the EuroSAT folder"),
         (["--config", "absent.yaml"], "--config: no file absent.yaml"),

@@ -157,7 +157,11 @@ class SourceClass:
     @functools.cached_property
     def bases(self) -> list[SourceClass]:
         """Base classes whose source can be read."""
-        found = [self.module.find(ast.unparse(base)) for base in self.node.bases]
+        return self._bases(frozenset())
+
+    def _bases(self, skipped: frozenset[str]) -> list[SourceClass]:
+        names = [ast.unparse(base) for base in self.node.bases]
+        found = [self.module.find(name) for name in names if self.module.origin(name) not in skipped]
         return [base for base in found if isinstance(base, SourceClass)]
 
     def derives_from(self, base: SourceClass) -> bool:
@@ -177,8 +181,7 @@ class SourceClass:
     @functools.cached_property
     def abstract(self) -> frozenset[str]:
         """Names of the methods that a class derived from this one must define."""
-        bases = [base for base in self.bases if base.module.name.partition(".")[0] not in _LIBRARIES]
-        inherited = frozenset[str]().union(*(base.abstract for base in bases))
+        inherited = frozenset[str]().union(*(base.abstract for base in self._bases(_LIBRARIES)))
         own = {node.name: node for node in self.node.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
         decorators = {name: " ".join(map(ast.unparse, node.decorator_list)) for name, node in own.items()}
         mine = {name for name, text in decorators.items() if "abstract" in text}

@@ -1,7 +1,6 @@
 """Ranks that one process starts end together, with one line that says why.
 
-Rank 0 watches the ranks it started; each of them watches rank 0 (`cli.process.follow_rank_zero`). Ranks of torchrun and
-srun are watched by those.
+Rank 0 watches the ranks it started; each of them watches rank 0 (`cli.process.follow_rank_zero`).
 """
 
 from __future__ import annotations
