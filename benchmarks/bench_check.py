@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common import finish, report, scratch
-from fedrs_lightning.data.archives.bigearthnet.check import check_bigearthnet
+from fedrs_lightning.data import BigEarthNet
 from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample
 from fedrs_lightning.synth.sample import write_sample
 
@@ -49,17 +49,17 @@ def main() -> None:
         made = seconds(lambda: write_sample(root, sample))
         print(f"{len(sample.all_patches())} patches made: {made / len(sample.all_patches()) * 1000:.1f} ms each")
     repeats = REPEATS if options.patches <= 2000 else 1
-    check_bigearthnet(str(root), deep=True)  # brings the files into memory, where they fit
+    BigEarthNet(str(root)).check(deep=True)  # brings the files into memory, where they fit
     # Turn by turn, so that other work on the machine meets all alike.
     ways = (
-        lambda: check_bigearthnet(str(root)),
-        lambda: check_bigearthnet(str(root), deep=True),
+        lambda: BigEarthNet(str(root)).check(),
+        lambda: BigEarthNet(str(root)).check(deep=True),
         lambda: read_all(root),
     )
     headers, deep, whole = (
         min(times) for times in zip(*([seconds(way) for way in ways] for _ in range(repeats)), strict=True)
     )
-    total = sum(check_bigearthnet(str(root), sample=1).samples.values())
+    total = sum(BigEarthNet(str(root)).check(sample=1).samples.values())
     print(f"{total} patches: headers {headers:.2f} s, full read {whole:.2f} s, check --deep {deep:.2f} s")
     print(
         f"check by headers / check --deep, which reads plain files without GDAL: {headers / deep:.2f}, with all files "

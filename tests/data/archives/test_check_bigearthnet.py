@@ -267,7 +267,7 @@ def test_junk_is_ignored_and_strangers_are_not(damaged):
     (product / "readme.txt").write_text("hello")
     warnings = messages(check(root), "warning")
     assert "notes: is no part of BigEarthNet v2.0 and is not read" in warnings[1]
-    assert "readme.txt: is no patch of BigEarthNet v2.0 and is not read" in warnings[0]
+    assert "readme.txt: is no part of BigEarthNet v2.0 and is not read" in warnings[0]
     shutil.copytree(product, root / "BigEarthNet-S2" / "S2A_MSIL2A_20170613T101031_87_48")
     assert "this is BigEarthNet v1.0" in messages(check(root))[0]
 

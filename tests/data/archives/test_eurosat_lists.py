@@ -16,12 +16,11 @@ def write_lists(folder, prefix="eurosat", **lists):
 def test_published_lists(tmp_path):
     write_lists(tmp_path, train=[6, 1, 2], val=[3], test=[5])
     write_lists(tmp_path, prefix="eurosat-spatial", train=[1], val=[2], test=[3, 4])
-    train, validation, test, prefix = read_split_lists(
-        tmp_path, "eurosat", tuple(name.replace(".jpg", ".tif") for name in IDS)
-    )
-    assert (train.tolist(), validation.tolist(), test.tolist()) == ([0, 1, 5], [2], [4])
+    splits, prefix = read_split_lists(tmp_path, "eurosat", tuple(name.replace(".jpg", ".tif") for name in IDS))
+    assert splits.tolist() == ["train", "train", "validation", "", "test", "train"]
     assert prefix == str(tmp_path / "eurosat")
-    assert read_split_lists(tmp_path / "eurosat-spatial", "eurosat", IDS)[2].tolist() == [2, 3]
+    spatial, _ = read_split_lists(tmp_path / "eurosat-spatial", "eurosat", IDS)
+    assert spatial.tolist() == ["train", "validation", "test", "test", "", ""]
 
 
 def test_faulty_lists_are_named(tmp_path):

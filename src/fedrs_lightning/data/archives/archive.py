@@ -93,7 +93,6 @@ class Archive(ABC):
     def listing(self) -> ImageListing | TileListing:
         """List what is there, see `ImageArchive` and `TileArchive`."""
 
-    @abstractmethod
     def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
         """Look for faults of the files, each with its remedy.
 
@@ -102,6 +101,16 @@ class Archive(ABC):
             sample: look into the files of this many samples, drawn at random, instead of all.
             seed: of that draw.
         """
+        from fedrs_lightning.data.check.report import Report
+
+        report = Report(type(self).__name__, str(self.root), "deep" if deep else "header")
+        with report.refusals():
+            self._check(report, sample, seed)
+        return report
+
+    @abstractmethod
+    def _check(self, report: Report, sample: int | None, seed: int) -> None:
+        """Add to a report what is wrong; its mode says how closely to look."""
 
 
 @dataclass(frozen=True)
@@ -194,11 +203,10 @@ class ImageArchive(Archive):
         """Day on which a sample was acquired, where its id says so."""
         return None
 
-    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
-        """See `Archive.check`: lists the samples, decodes them, and finds equal ones."""
+    def _check(self, report: Report, sample: int | None, seed: int) -> None:
         from fedrs_lightning.data.check.archives import check_images
 
-        return check_images(self, deep, sample, seed)
+        check_images(report, self, sample, seed)
 
 
 @dataclass
@@ -239,8 +247,7 @@ class TileArchive(Archive):
             DataError: names the folder or file, and a remedy.
         """
 
-    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
-        """See `Archive.check`: reads tiles as a run would."""
+    def _check(self, report: Report, sample: int | None, seed: int) -> None:
         from fedrs_lightning.data.check.archives import check_tiles
 
-        return check_tiles(self, deep, sample, seed)
+        check_tiles(report, self, sample, seed)

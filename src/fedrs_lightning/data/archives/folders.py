@@ -13,13 +13,7 @@ from fedrs_lightning.errors import DataError
 from fedrs_lightning.files import read_json
 
 PACKED = re.compile(r"\.(zip|7z|rar|gz|tar|tgz|tar\.zst|tar\.gz[a-z]{0,2})$", re.IGNORECASE)
-_JUNK_NAMES = {"Thumbs.db", "desktop.ini", "__MACOSX"}
-_JUNK_ENDINGS = (".tfw", ".aux.xml", ".ovr")
-
-
-def is_junk(name: str) -> bool:
-    """Files that operating systems and viewers leave behind."""
-    return name.startswith(".") or name in _JUNK_NAMES or name.endswith(_JUNK_ENDINGS)
+_JUNK = re.compile(r"^\.|^Thumbs\.db$|^desktop\.ini$|^__MACOSX$|\.tfw$|\.aux\.xml$|\.ovr$")
 
 
 def no_permission(path: Path) -> str:
@@ -34,7 +28,7 @@ def names_in(folder: Path) -> list[str]:
     """
     try:
         with os.scandir(folder) as found:
-            return sorted(entry.name for entry in found if not is_junk(entry.name))
+            return sorted(entry.name for entry in found if not _JUNK.search(entry.name))
     except (NotADirectoryError, FileNotFoundError):
         return []
     except PermissionError:

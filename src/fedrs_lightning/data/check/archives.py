@@ -20,17 +20,14 @@ _ROWS = 256  # of a tile that are read at a time
 _STRIP = 64  # rows of a tile that are read without --deep
 
 
-def check_images(archive: ImageArchive, deep: bool, sample: int | None, seed: int) -> Report:
+def check_images(report: Report, archive: ImageArchive, sample: int | None, seed: int) -> None:
     """Check an archive of images: what it lists, and all its files, see `Archive.check`."""
-    report = Report.of(archive, deep)
-    with report.refusals():
-        listing = archive.listing()
-        report.found(listing.folder)
-        report.add("error", *_contradictions(archive, listing))
-        if not report.failed:
-            report.count(archive.class_names, listing.labels, listing.splits, listing.clients, listing.client_order)
-            look_at_images(report, archive, listing, sample, seed)
-    return report
+    listing = archive.listing()
+    report.found(listing.folder)
+    report.add("error", *_contradictions(archive, listing))
+    if not report.failed:
+        report.count(archive.class_names, listing.labels, listing.splits, listing.clients, listing.client_order or ())
+        look_at_images(report, archive, listing, sample, seed)
 
 
 def look_at_images(report: Report, archive: ImageArchive, listing: ImageListing, sample: int | None, seed: int) -> None:
@@ -49,9 +46,8 @@ def look_at_images(report: Report, archive: ImageArchive, listing: ImageListing,
         arrays = archive.decode_sample(listing, number)
         found = {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
         if wanted and found != wanted:
-            own, first = (
-                ", ".join(f"{kind} {list(shape)}" for shape, kind in arrays.values()) for arrays in (found, wanted)
-            )
+            kinds = [[f"{kind} {list(shape)}" for shape, kind in named.values()] for named in (found, wanted)]
+            own, first = map(", ".join, kinds)
             raise DataError(f"{_where(listing, number)}: is {own}, but the first sample is {first}; make them equal")
         return seen_pixels(arrays.values(), archive.is_plain)
 
@@ -66,7 +62,7 @@ def look_at_images(report: Report, archive: ImageArchive, listing: ImageListing,
     labels = listing.labels.tolist() if listing.labels.ndim == 1 else [None] * len(listing.ids)
     items = [Item(row, _where(listing, row), str(splits[row]), labels[row]) for row in range(len(splits))]
     items = drawn(items, sample, seed)
-    look = header if report.mode == "header" and len(listing.paths) else decode
+    look = header if not report.deep and len(listing.paths) else decode
     look_into(report, items, look, None if look is decode else decode)
     report.checked = len(items)
 
@@ -98,29 +94,27 @@ def _contradictions(archive: ImageArchive, listing: ImageListing) -> Iterator[st
         yield f"{twice[0]}: is listed {Counter(listing.ids)[twice[0]]} times; an id may be there once only"
 
 
-def check_tiles(archive: TileArchive, deep: bool, sample: int | None, seed: int) -> Report:
+def check_tiles(report: Report, archive: TileArchive, sample: int | None, seed: int) -> None:
     """Check image and label rasters by reading them as a run would, see `Archive.check`."""
-    report = Report.of(archive, deep, "pixels")
-    with report.refusals():
-        listing = archive.listing()
-        report.found(listing.folder)
-        report.files = {"train": {"tiles": len(listing.train)}, "test": {"tiles": len(listing.test)}}
-        parts = {"train": listing.train, "test": listing.test}
-        items = [Item(tile, str(tile.files[0]), part) for part, tiles in parts.items() for tile in tiles]
-        trained = {(tile.files, tile.id) for tile in listing.train}
-        for tile in listing.test:
-            if (tile.files, tile.id) in trained:
-                report.add("error", f"{tile.files[0]}: is in training and test data; a tile may be in one of them only")
-        items = drawn(items, sample, seed)
-        seen = look_into(report, items, lambda tile: _read_tile(archive, tile, deep))
-        report.checked = sum(len(item.key.files) for item in items)
-        if deep:
-            known, pixels = len(archive.class_names), np.zeros(256, np.int64)
-            for found in seen:
-                pixels += 0 if found.pixels is None else found.pixels
-            counts = [*pixels[:known].tolist(), int(pixels[known:].sum())]
-            report.counts = dict(zip((*archive.class_names, "none of them"), counts, strict=True))
-    return report
+    report.unit = "pixels"
+    listing = archive.listing()
+    report.found(listing.folder)
+    parts = {"train": listing.train, "test": listing.test}
+    report.files = {part: {"tiles": len(tiles)} for part, tiles in parts.items()}
+    items = [Item(tile, str(tile.files[0]), part) for part, tiles in parts.items() for tile in tiles]
+    trained = {(tile.files, tile.id) for tile in listing.train}
+    for tile in listing.test:
+        if (tile.files, tile.id) in trained:
+            report.add("error", f"{tile.files[0]}: is in training and test data; a tile may be in one of them only")
+    items = drawn(items, sample, seed)
+    seen = look_into(report, items, lambda tile: _read_tile(archive, tile, report.deep))
+    report.checked = sum(len(item.key.files) for item in items)
+    if report.deep:
+        known, pixels = len(archive.class_names), np.zeros(256, np.int64)
+        for found in seen:
+            pixels += 0 if found.pixels is None else found.pixels
+        counts = [*pixels[:known].tolist(), int(pixels[known:].sum())]
+        report.counts = dict(zip((*archive.class_names, "none of them"), counts, strict=True))
 
 
 def _read_tile(archive: TileArchive, tile: Tile, deep: bool) -> Seen:

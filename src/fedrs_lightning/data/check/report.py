@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -19,13 +19,12 @@ from fedrs_lightning.files import read_json
 from fedrs_lightning.progress import tracked
 from fedrs_lightning.seeding import stream_seed
 
-if TYPE_CHECKING:
-    from fedrs_lightning.data.archives.archive import Archive
-
 THREADS = 16  # a network file system answers many questions at a time
 CHUNK = 32  # samples that a thread looks at together, where there are many
 
 Severity = Literal["error", "warning", "note"]
+Column = np.ndarray | None
+Strings = Sequence[str]
 T = TypeVar("T")
 Result = TypeVar("Result")
 
@@ -111,11 +110,6 @@ class Report:
     synthetic: bool = False
     findings: list[Finding] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, archive: Archive, deep: bool, unit: str = "images") -> Report:
-        """An empty report on an archive."""
-        return cls(type(archive).__name__, str(archive.root), "deep" if deep else "header", unit)
-
     def add(self, severity: Severity, *messages: str) -> None:
         """Record findings."""
         self.findings += [Finding(severity, message) for message in messages]
@@ -142,19 +136,14 @@ class Report:
         self.samples[name], self.clients[name] = len(labels), class_counts(labels, num_classes)
 
     def count(
-        self,
-        class_names: Sequence[str],
-        labels: np.ndarray,
-        splits: np.ndarray | None = None,
-        owners: np.ndarray | None = None,
-        order: Sequence[str] | None = None,
+        self, names: Strings, labels: np.ndarray, splits: Column = None, owners: Column = None, order: Strings = ()
     ) -> None:
-        """Count samples by class, and by published owner and split where there are such; None sorts the owners.
+        """Count samples by class, and by published owner and split where there are such; no order sorts the owners.
 
         Labels are int [N], or multi-hot [N, C]; splits and owners str [N].
         """
         self.total = len(labels)
-        self.counts = dict(zip(class_names, class_counts(labels, len(class_names)), strict=True))
+        self.counts = dict(zip(names, class_counts(labels, len(names)), strict=True))
         if splits is None and owners is None:
             return
         parts = np.full(len(labels), "") if splits is None else splits
@@ -163,7 +152,7 @@ class Report:
             for part in sorted(np.unique(parts).tolist(), key=("train", "validation", "test", "").index):
                 rows = labels[(whose == owner) & (parts == part)]
                 if len(rows):
-                    self.add_row(f"{owner} {part}".strip() or "in no split", rows, len(class_names))
+                    self.add_row(f"{owner} {part}".strip() or "in no split", rows, len(names))
 
     def add_same(self, same: Sequence[Item], remedy: str) -> None:
         """Record samples of the same content."""
@@ -171,6 +160,11 @@ class Report:
         both = f", in {' and '.join(parts)} data" if len(parts) > 1 else ""
         names = ", ".join(item.where for item in same[1:])
         self.add("error", f"{names}: the same content as {same[0].where}{both}; {remedy}")
+
+    @property
+    def deep(self) -> bool:
+        """Whether every file is decoded."""
+        return self.mode == "deep"
 
     @property
     def failed(self) -> bool:
@@ -234,18 +228,17 @@ def look_into(
         remedy: for items of the same content.
     """
     seen = _looked(report, items, look)
-    groups = _alike(zip(items, seen, strict=True))
+    groups = alike(zip(items, seen, strict=True))
     if confirm is not None:
         again = [item for same in groups for item, _ in same]
-        groups = _alike(zip(again, _looked(report, again, confirm), strict=True))
+        groups = alike(zip(again, _looked(report, again, confirm), strict=True))
     for same in groups:
-        alike = [item for item, _ in same]
-        if all(found.plain for _, found in same) and len({item.label for item in alike}) == 1:
-            names = ", ".join(item.where for item in alike[1:])
-            text = "the same plain pixels also in"
-            report.add("note", f"{alike[0].where}: {text} {names}; harmless, open water and the like do look alike")
+        first, *others = same_items = [item for item, _ in same]
+        if all(found.plain for _, found in same) and len({item.label for item in same_items}) == 1:
+            also = f"the same plain pixels also in {', '.join(item.where for item in others)}"
+            report.add("note", f"{first.where}: {also}; harmless, open water and the like do look alike")
         else:
-            report.add_same(alike, remedy)
+            report.add_same(same_items, remedy)
     return seen
 
 
@@ -266,7 +259,8 @@ def _looked(report: Report, items: Sequence[Item], look: Callable[[Any], Seen]) 
     return seen
 
 
-def _alike(pairs: Iterable[tuple[Item, Seen]]) -> list[list[tuple[Item, Seen]]]:
+def alike(pairs: Iterable[tuple[Item, Seen]]) -> list[list[tuple[Item, Seen]]]:
+    """Groups of items with the same content."""
     groups: dict[str, list[tuple[Item, Seen]]] = defaultdict(list)
     for item, found in pairs:
         if found.content and not found.faults:

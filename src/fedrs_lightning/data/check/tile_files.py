@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrs_lightning.data.check.rasters import RasterFacts, image_facts, label_facts
-from fedrs_lightning.data.check.report import Item, Report, drawn, in_threads
+from fedrs_lightning.data.check.report import Item, Report, Seen, alike, drawn, in_threads
 from fedrs_lightning.data.rasters.class_tables import ClassTable
 
 
@@ -55,15 +54,16 @@ def check_tile_files(
         seed: of that draw.
         usual: height and width of official tiles; None where they vary.
     """
-    deep = report.mode == "deep"
     for tile in tiles:
         row = report.files.setdefault(tile.part, dict.fromkeys(("tiles", *kinds), 0))
         for kind in ("tiles", *tile.images, *tile.labels):
             row[kind] += 1
 
     def examine(tile: FilesOfTile) -> dict[str, RasterFacts]:
-        images = {kind: image_facts(path, bands, deep) for kind, (path, bands) in tile.images.items()}
-        labels = {kind: label_facts(path, table, deep, hint) for kind, (path, table, hint) in tile.labels.items()}
+        images = {kind: image_facts(path, bands, report.deep) for kind, (path, bands) in tile.images.items()}
+        labels = {
+            kind: label_facts(path, table, report.deep, hint) for kind, (path, table, hint) in tile.labels.items()
+        }
         return images | labels
 
     examined = list(in_threads(examine, drawn(tiles, sample, seed)))
@@ -81,7 +81,7 @@ def check_tile_files(
     if unusual and usual:
         text = f"official tiles are {usual[0]} x {usual[1]}; so are {len(unusual)} of {len(examined)} tiles"
         report.add("note", f"{unusual[0].path}: is {_size(unusual[0])}, {text}")
-    if deep:
+    if report.deep:
         report.counts = dict(zip((*class_names, "none of them"), pixels.tolist(), strict=True))
     return examined
 
@@ -108,18 +108,16 @@ def _compare_sizes(report: Report, files: Sequence[RasterFacts]) -> None:
 
 
 def _compare_contents(report: Report, examined: Examined) -> None:
-    groups: dict[tuple[str, str], list[Item]] = defaultdict(list)
+    seen: list[tuple[Item, Seen]] = []
     for tile, files in examined:
-        for kind in tile.images:
-            if files[kind].content:
-                found = Item((tile.part, tile.id), str(files[kind].path), tile.part)
-                groups[kind, files[kind].content].append(found)
+        for kind, found in ((kind, files[kind]) for kind in tile.images if files[kind].content):
+            seen.append((Item(tile.id, str(found.path), tile.part), Seen((), f"{kind} {found.content}")))
     reported: set[tuple[tuple[str, str], ...]] = set()
-    for same in groups.values():
-        tiles = tuple(item.key for item in same)
-        if len(same) > 1 and tiles not in reported:
+    for same in alike(seen):
+        tiles = tuple((item.part, item.key) for item, _ in same)
+        if tiles not in reported:
             reported.add(tiles)  # the other kinds of images of these tiles are the same too
-            report.add_same(same, "replace it from the archive, or remove all but one")
+            report.add_same([item for item, _ in same], "replace it from the archive, or remove all but one")
 
 
 def _size(found: RasterFacts) -> str:

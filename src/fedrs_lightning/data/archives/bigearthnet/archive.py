@@ -156,11 +156,10 @@ class BigEarthNet(ImageArchive):
             raise DataError(fault)
         return chosen
 
-    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
-        """See `Archive.check`."""
+    def _check(self, report: Report, sample: int | None, seed: int) -> None:
         from fedrs_lightning.data.archives.bigearthnet.check import check_bigearthnet
 
-        return check_bigearthnet(self, deep, sample, seed)
+        check_bigearthnet(report, self, sample, seed)
 
     def fields(self, listing: ImageListing) -> dict[str, Field]:
         """Ten bands at native size."""

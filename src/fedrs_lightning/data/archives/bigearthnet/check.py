@@ -24,29 +24,27 @@ OFFSET = 1000  # added to reflectance x 10000 in products of 2022 and later
 _OFFSET_SAMPLE = 12  # patches that are decoded to see it
 
 
-def check_bigearthnet(archive: BigEarthNet, deep: bool, sample: int | None, seed: int) -> Report:
+def check_bigearthnet(report: Report, archive: BigEarthNet, sample: int | None, seed: int) -> None:
     """Check a BigEarthNet v2.0 archive: the patches of its season and countries, see `Archive.check`.
 
     Flagged patches are looked at too wherever their table is there; it must be there only if the archive takes them.
     """
-    report = Report.of(archive, deep, "patches")
-    with report.refusals():
-        found = layout.find_layout(archive.root, archive.metadata, archive.flagged_metadata)
-        report.found(found.images, 1)
-        chosen = _chosen(report, archive, found)
-        store = open_store(found)
-        present = store.present(chosen.patch_ids.tolist())
-        absent = chosen.patch_ids[~present].tolist()
-        if absent:
-            text = faults.not_on_disk(found.images, absent, len(chosen))
-            report.add("error" if archive.missing == "error" else "note", text)
-        _find_untrained(report, archive, chosen.take(present) if archive.missing == "leave_out" else chosen)
-        if found.kind == "files":
-            _find_unlisted(report, found)
-        ids = drawn(chosen.patch_ids[present].tolist(), sample, seed)
-        _look_at_patches(report, archive, found, store, ids)
-        _judge_offset(report, found, store, drawn(ids, min(_OFFSET_SAMPLE, len(ids)) or None, seed))
-    return report
+    report.unit = "patches"
+    found = layout.find_layout(archive.root, archive.metadata, archive.flagged_metadata)
+    report.found(found.images, 1)
+    chosen = _chosen(report, archive, found)
+    store = open_store(found)
+    present = store.present(chosen.patch_ids.tolist())
+    absent = chosen.patch_ids[~present].tolist()
+    if absent:
+        text = faults.not_on_disk(found.images, absent, len(chosen))
+        report.add("error" if archive.missing == "error" else "note", text)
+    _find_untrained(report, archive, chosen.take(present) if archive.missing == "leave_out" else chosen)
+    if found.kind == "files":
+        _find_unlisted(report, found)
+    ids = drawn(chosen.patch_ids[present].tolist(), sample, seed)
+    _look_at_patches(report, archive, found, store, ids)
+    _judge_offset(report, found, store, drawn(ids, min(_OFFSET_SAMPLE, len(ids)) or None, seed))
 
 
 def _chosen(report: Report, archive: BigEarthNet, found: layout.Layout) -> Rows:
@@ -87,9 +85,7 @@ def _find_unlisted(report: Report, found: layout.Layout) -> None:
         if re.fullmatch(layout.PRODUCT, product):
             patches = names_in(folder)
             strangers += [folder / patch for patch in patches if not re.fullmatch(layout.PATCH, patch)]
-            unlisted += [
-                folder / patch for patch in patches if patch not in known and re.fullmatch(layout.PATCH, patch)
-            ]
+            unlisted += [folder / name for name in patches if name not in known and re.fullmatch(layout.PATCH, name)]
         elif product not in (layout.METADATA, layout.FLAGGED_METADATA, layout.SYNTHETIC) and not text:
             strangers.append(folder)
     for path in strangers:
@@ -114,9 +110,9 @@ def _ids(table: Path) -> set[str]:
 def _look_at_patches(
     report: Report, archive: BigEarthNet, found: layout.Layout, store: PatchStore, ids: list[str]
 ) -> None:
-    files, deep = found.kind == "files", report.mode == "deep"
+    files = found.kind == "files"
     report.checked = len(ids) * (len(layout.ALL_BANDS) if files else 1)
-    if not files and not deep:
+    if not files and not report.deep:
         return  # a database has no headers, and which patches it holds is known already
     items = [Item(name, str(found.images / layout.product_of(name) / name)) for name in ids]
 
@@ -133,7 +129,8 @@ def _look_at_patches(
 
     remedy = "unpack the archive again, or training and test data overlap"
     # Patches whose first pixels are alike are decoded, which tells whether all are.
-    look_into(report, items, decode if deep else partial(patch_headers, found.images), None if deep else decode, remedy)
+    look, confirm = (decode, None) if report.deep else (partial(patch_headers, found.images), decode)
+    look_into(report, items, look, confirm, remedy)
 
 
 def patch_headers(images: Path, patch_id: str) -> Seen:

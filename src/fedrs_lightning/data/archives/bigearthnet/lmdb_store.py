@@ -36,7 +36,7 @@ class LmdbStore:
             return np.asarray([cursor.set_key(name.encode()) for name in patch_ids], dtype=bool)
 
     def decode(self, patch_id: str) -> dict[str, np.ndarray]:
-        """See `PatchStore.decode`.
+        """`image10` uint16 [4, 120, 120] and `image20` uint16 [6, 60, 60] of one patch; thread-safe.
 
         Raises:
             DataError: the patch or one of its bands is missing, damaged, zero everywhere, or of another size or type.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -16,32 +16,16 @@ from fedrs_lightning.data.archives.folders import names_in
 from fedrs_lightning.data.rasters.rows import gdal_version
 from fedrs_lightning.errors import DataError
 
+if TYPE_CHECKING:
+    from fedrs_lightning.data.archives.bigearthnet.lmdb_store import LmdbStore
+
 THREADS = 16  # a network file system answers many questions at a time
 CHUNK = 1000  # patches of one work item
 
 Look = Literal["files", "folders"]
 
 
-class PatchStore(Protocol):
-    """Where pixels come from.
-
-    Attributes:
-        decoder: library and version that decode.
-    """
-
-    decoder: str
-
-    def present(self, patch_ids: Sequence[str]) -> np.ndarray:
-        """Which of the patches are there, bool [N]."""
-        ...
-
-    def decode(self, patch_id: str) -> dict[str, np.ndarray]:
-        """`image10` uint16 [4, 120, 120] and `image20` uint16 [6, 60, 60] of one patch; thread-safe."""
-        ...
-
-    def fingerprint(self, patch_ids: Sequence[str]) -> str:
-        """A text that changes when the patches on disk do."""
-        ...
+PatchStore: TypeAlias = "TreeStore | LmdbStore"
 
 
 class TreeStore:
@@ -63,7 +47,7 @@ class TreeStore:
         return np.asarray([name in listed[layout.product_of(name)] for name in patch_ids], dtype=bool)
 
     def decode(self, patch_id: str) -> dict[str, np.ndarray]:
-        """See `PatchStore.decode`."""
+        """`image10` uint16 [4, 120, 120] and `image20` uint16 [6, 60, 60] of one patch; thread-safe."""
         return layout.stacked(lambda band: layout.read_band(layout.band_path(self.images, patch_id, band), band))
 
     def fingerprint(self, patch_ids: Sequence[str]) -> str:

@@ -66,11 +66,6 @@ class CountryRow(NamedTuple):
     test: int
     days: int
 
-    @property
-    def total(self) -> int:
-        """Patches of all splits."""
-        return self.train + self.validation + self.test
-
 
 def read_tables(layout: Layout, flagged: bool) -> Rows:
     """Rows of the main table, and of the table of flagged patches where asked for, sorted by patch id.

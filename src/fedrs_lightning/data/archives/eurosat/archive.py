@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import PIL
+from PIL import features
 
 from fedrs_lightning.data.archives.archive import ImageArchive, ImageListing, Statistics
 from fedrs_lightning.data.archives.eurosat import files as layout
@@ -15,7 +17,7 @@ from fedrs_lightning.data.archives.eurosat.lists import read_attributes, read_sp
 from fedrs_lightning.data.archives.folders import synthetic_facts
 from fedrs_lightning.data.packs.fields import Field
 from fedrs_lightning.data.rasters.faults import has_end_mark
-from fedrs_lightning.data.rasters.rows import open_picture, open_rows
+from fedrs_lightning.data.rasters.rows import gdal_version, open_picture, open_rows
 from fedrs_lightning.errors import DataError, one_of
 
 if TYPE_CHECKING:
@@ -73,7 +75,8 @@ class EuroSAT(ImageArchive):
 
     def settings(self) -> dict[str, Any]:
         """See `Archive.settings`."""
-        return super().settings() | {"decoder": layout.decoder_name(self.bands)}
+        jpeg = f"pillow {PIL.__version__}, jpeg {features.version('jpg')}"  # decoders differ by a few grey levels
+        return super().settings() | {"decoder": jpeg if self.bands == "rgb" else gdal_version()}
 
     def listing(self) -> ImageListing:
         """See `ImageArchive.listing`; checks names and kinds of all files."""
@@ -81,21 +84,17 @@ class EuroSAT(ImageArchive):
         ids = [file.id for file in files]
         splits, facts = None, dict[str, Any](lists=self.lists)
         if self.lists is not None:
-            splits = np.full(len(ids), "", dtype="<U10")
-            *parts, facts["lists"] = read_split_lists(self.lists, "eurosat", ids)
-            for name, indices in zip(("train", "validation", "test"), parts, strict=True):
-                splits[indices] = name
-        attributes = {"number": np.asarray([layout.tile_number(name) for name in ids])}
+            splits, facts["lists"] = read_split_lists(self.lists, "eurosat", ids)
+        attributes = {"number": np.asarray([int(file.path.stem.rpartition("_")[2]) for file in files])}
         if self.attributes is not None:
             attributes |= read_attributes(Path(self.attributes).expanduser(), ids)
         facts["synthetic"] = synthetic_facts(folder, layout.LEVELS)
         return replace(listed(folder, files), splits=splits, attributes=attributes, facts=facts)
 
-    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
-        """See `Archive.check`."""
+    def _check(self, report: Report, sample: int | None, seed: int) -> None:
         from fedrs_lightning.data.archives.eurosat.check import check_eurosat
 
-        return check_eurosat(self, deep, sample, seed)
+        check_eurosat(report, self, sample, seed)
 
     def fields(self, listing: ImageListing) -> dict[str, Field]:
         """Known without decoding."""

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-import PIL
-from PIL import Image, features
+from PIL import Image
 
 from fedrs_lightning.data.archives.folders import entries, existing_folder, nothing_found, subfolders
-from fedrs_lightning.data.rasters.rows import Rows, gdal_version, open_picture, open_rows
+from fedrs_lightning.data.rasters.rows import Rows, open_picture, open_rows
 from fedrs_lightning.errors import DataError
 
 CLASSES = (
@@ -121,11 +120,6 @@ def survey(folder: Path, bands: BandChoice) -> tuple[list[SourceFile], list[Path
     return files, others + [path for path in subfolders(folder) if path.name not in CLASSES], faults
 
 
-def tile_number(name: str) -> int:
-    """Number in `<Class>_<number>.<suffix>`."""
-    return int(Path(name).stem.rpartition("_")[2])
-
-
 def decode_rgb(path: Path) -> np.ndarray:
     """RGB JPEG to uint8 [3, 64, 64].
 
@@ -170,11 +164,6 @@ def check_geotiff(raster: Rows, path: Path) -> None:
         there = f"has {raster.bands} bands of {raster.dtype}, {raster.width} x {raster.height} pixels"
         wanted = f"EuroSAT GeoTIFFs have {len(BANDS)} bands of uint16, {SIDE} x {SIDE}"
         raise DataError(f"{path}: {there}, but {wanted}; replace it from the archive")
-
-
-def decoder_name(bands: BandChoice) -> str:
-    """Library and version that decode; JPEG decoders differ by a few grey levels."""
-    return f"pillow {PIL.__version__}, jpeg {features.version('jpg')}" if bands == "rgb" else gdal_version()
 
 
 def _levels(top: Path) -> Iterator[Path]:

@@ -12,10 +12,8 @@ from fedrs_lightning.data.archives.tables import read_table
 from fedrs_lightning.errors import DataError
 
 
-def read_split_lists(
-    split: str | os.PathLike[str], name: str, sample_ids: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Sorted indices of published train, validation and test lists (a file name a line), and the start of their paths.
+def read_split_lists(split: str | os.PathLike[str], name: str, sample_ids: Sequence[str]) -> tuple[np.ndarray, str]:
+    """Published split of each sample by lists (a file name a line), str [N], and the start of the lists' paths.
 
     Suffixes are not compared: the lists of EuroSAT name JPEGs and serve the GeoTIFFs too.
 
@@ -31,8 +29,8 @@ def read_split_lists(
     prefix = str(given / name) if given.is_dir() else str(given)
     index = {Path(sample_id).stem: number for number, sample_id in enumerate(sample_ids)}
     owner: dict[str, Path] = {}
-    found = []
-    for part in ("train", "val", "test"):
+    found = np.full(len(sample_ids), "", dtype="<U10")
+    for part, title in (("train", "train"), ("val", "validation"), ("test", "test")):
         path = Path(f"{prefix}-{part}.txt")
         if not path.is_file():
             remedy = "set lists to the folder (or path start) of -train, -val and -test.txt"
@@ -46,8 +44,8 @@ def read_split_lists(
                 also = f"tile {stem} is also in {owner[stem].name}"
                 raise DataError(f"{path}: {also}; a tile may be in one list only, and once")
             owner[stem] = path
-        found.append(np.sort(np.asarray([index[stem] for stem in names], dtype=np.int64)))
-    return found[0], found[1], found[2], prefix
+        found[[index[stem] for stem in names]] = title
+    return found, prefix
 
 
 def read_attributes(path: Path, sample_ids: Sequence[str]) -> dict[str, np.ndarray]:

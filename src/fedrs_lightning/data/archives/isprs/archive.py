@@ -128,11 +128,10 @@ class ISPRSArchive(TileArchive):
             raise DataError(f"{found.folder}: {wanted}; see skip_tiles and root")
         return TileListing(found.folder, train, test, facts)
 
-    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
-        """See `Archive.check`: looks at all modalities and labels."""
+    def _check(self, report: Report, sample: int | None, seed: int) -> None:
         from fedrs_lightning.data.archives.isprs.check import check_isprs
 
-        return check_isprs(self, deep, sample, seed)
+        check_isprs(report, self, sample, seed)
 
     @abstractmethod
     def _place(self, found: ISPRSFiles, path: Path, tile: str, kind: str | None) -> None:
@@ -203,9 +202,5 @@ class ISPRSArchive(TileArchive):
         reading = self._reading(ISPRS_CONVERTED, CONVERTED_HINT)
         there = [[tile for tile in tiles if tile in pieces and tile not in self.skip_tiles] for tiles in self.official]
         train, test = ([converted_tile(tile, pieces[tile], reading) for tile in tiles] for tiles in there)
-        facts = {
-            "variant": "converted by MMSegmentation",
-            "labels": "as converted",
-            "bands": "as converted, not checked",
-        }
-        return train, test, facts
+        as_is = {"labels": "as converted", "bands": "as converted, not checked"}
+        return train, test, {"variant": "converted by MMSegmentation"} | as_is

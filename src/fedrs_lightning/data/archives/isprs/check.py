@@ -19,29 +19,27 @@ from fedrs_lightning.errors import DataError
 ENOUGH = 1000  # pixels of vegetation, to judge its colours
 
 
-def check_isprs(archive: ISPRSArchive, deep: bool, sample: int | None, seed: int) -> Report:
+def check_isprs(report: Report, archive: ISPRSArchive, sample: int | None, seed: int) -> None:
     """Check a Potsdam or Vaihingen folder with all its modalities and labels, see `Archive.check`."""
-    report = Report.of(archive, deep, "pixels")
-    with report.refusals():
-        found = archive.files()
-        report.found(found.folder)
-        kinds, side = (*archive.kinds, "full label", "eroded label"), archive.side
-        if found.converted is not None:
-            kinds, side = ("image", "label"), None
-            tiles = list(_converted(report, archive, found.converted))
-        else:
-            _refuse_unknown(report, found.unknown, archive.all_tiles)
-            for area in sorted(found.labelled() - {*archive.known}):
-                path = next(files[area][0] for files in found.labels.values() if area in files)
-                report.add("note", f"{path}: is a label of area {area}, which has no image; such labels are not read")
-            there = found.labelled().union(*found.images.values()) & {*archive.known} - {*archive.skip_tiles}
-            tiles = [_paired(report, archive, found, tile) for tile in there]
-        tiles.sort(key=lambda tile: (tile.part, numeric(tile.id)))
-        examined = check_tile_files(report, tiles, ISPRS.names, kinds, sample, seed, side)
-        _compare_channels(report, examined)
-        if [*archive.kinds] == ["IRRG"] and deep and not report.synthetic:
-            _judge_vegetation(report, examined)  # the spectral shift of a synthetic sample may be that of no camera
-    return report
+    report.unit = "pixels"
+    found = archive.files()
+    report.found(found.folder)
+    kinds, side = (*archive.kinds, "full label", "eroded label"), archive.side
+    if found.converted is not None:
+        kinds, side = ("image", "label"), None
+        tiles = list(_converted(report, archive, found.converted))
+    else:
+        _refuse_unknown(report, found.unknown, archive.all_tiles)
+        for area in sorted(found.labelled() - {*archive.known}):
+            path = next(files[area][0] for files in found.labels.values() if area in files)
+            report.add("note", f"{path}: is a label of area {area}, which has no image; such labels are not read")
+        there = found.labelled().union(*found.images.values()) & {*archive.known} - {*archive.skip_tiles}
+        tiles = [_paired(report, archive, found, tile) for tile in there]
+    tiles.sort(key=lambda tile: (tile.part, numeric(tile.id)))
+    examined = check_tile_files(report, tiles, ISPRS.names, kinds, sample, seed, side)
+    _compare_channels(report, examined)
+    if [*archive.kinds] == ["IRRG"] and report.deep and not report.synthetic:
+        _judge_vegetation(report, examined)  # the spectral shift of a synthetic sample may be that of no camera
 
 
 def _paired(report: Report, archive: ISPRSArchive, found: ISPRSFiles, tile: str) -> FilesOfTile:
@@ -58,9 +56,8 @@ def _paired(report: Report, archive: ISPRSArchive, found: ISPRSFiles, tile: str)
         # Training labels are also delivered in a folder of their own, beside the complete ones.
         first, *more = [path for path in copies if "participants" not in path.parent.name] or copies
         for path in more:
-            report.add(
-                "error", f"{path}: the {what} of tile {tile} is there twice, also as {first}; remove one of them"
-            )
+            twice = f"the {what} of tile {tile} is there twice, also as {first}"
+            report.add("error", f"{path}: {twice}; remove one of them")
     images = {kind: (paths[0], archive.kinds[kind]) for kind, paths in photos.items()}
     labels = {kind: (paths[0], ISPRS, archive.label_hint(tile)) for kind, paths in masks.items()}
     return FilesOfTile(tile, "train" if tile in archive.official[0] else "test", images, labels)

@@ -144,10 +144,8 @@ class Potsdam(ISPRSArchive):
         """See `ISPRSArchive.label_hint`."""
         if tile != BLENDED:
             return LABEL_HINT
-        return (
-            "in some copies of 5_Labels_all this label is the mask blended over the photo; put the one of "
-            f"5_Labels_for_participants into the folder, or set skip_tiles: ['{BLENDED}']"
-        )
+        remedy = f"put the one of 5_Labels_for_participants into the folder, or set skip_tiles: ['{BLENDED}']"
+        return f"in some copies of 5_Labels_all this label is the mask blended over the photo; {remedy}"
 
     def _channel_order(self, found: ISPRSFiles) -> str:
         delivered = found.images["IRRG"]

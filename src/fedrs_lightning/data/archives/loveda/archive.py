@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedrs_lightning.data.archives.archive import Split, TileArchive, TileListing
 from fedrs_lightning.data.archives.folders import entries, existing_folder, nothing_found, synthetic_facts
 from fedrs_lightning.data.rasters.class_tables import LOVEDA, LOVEDA_SHIFTED
-from fedrs_lightning.data.rasters.tiles import Reading, by_position
+from fedrs_lightning.data.rasters.tiles import Reading, Tile, by_position
 from fedrs_lightning.errors import DataError, one_of
 
 if TYPE_CHECKING:
@@ -168,18 +168,15 @@ class LoveDA(TileArchive):
         if found.misplaced:
             where = f"{found.misplaced[0]}: its id is outside the official range of its folder"
             warnings.warn(f"{where} ({len(found.misplaced)} files)", stacklevel=2)
-        table, kind = (
-            (LOVEDA, "above 7") if self.mask_values == "official" else (LOVEDA_SHIFTED, "outside 0 to 6 and 255")
-        )
-        reading = Reading((0, 1, 2), table, VALUES_HINT, strict=f"values {kind}")  # one wrong pixel means a wrong file
-        train, test = (
-            [
-                reading.tile(str(number), found.images[part, area][number], found.masks[part, area][number])
-                for area in areas
-                for number in sorted(found.images[part, area])
-            ]
-            for part in ("Train", "Val")
-        )
+        table, wrong = LOVEDA, "values above 7"
+        if self.mask_values == "shifted":
+            table, wrong = LOVEDA_SHIFTED, "values outside 0 to 6 and 255"
+        reading = Reading((0, 1, 2), table, VALUES_HINT, strict=wrong)  # one wrong pixel means a wrong file
+        train, test = list[Tile](), list[Tile]()
+        for (part, area), images in found.images.items():
+            tiles, masks = train if part == "Train" else test, found.masks[part, area]
+            if area in areas:
+                tiles += [reading.tile(str(number), images[number], masks[number]) for number in sorted(images)]
         if self.split == "by_position":
             train, test = by_position(train)
         if not train:
@@ -192,8 +189,7 @@ class LoveDA(TileArchive):
         }
         return TileListing(found.folder, train, test, facts)
 
-    def check(self, deep: bool = False, sample: int | None = None, seed: int = 0) -> Report:
-        """See `Archive.check`."""
+    def _check(self, report: Report, sample: int | None, seed: int) -> None:
         from fedrs_lightning.data.archives.loveda.check import check_loveda
 
-        return check_loveda(self, deep, sample, seed)
+        check_loveda(report, self, sample, seed)

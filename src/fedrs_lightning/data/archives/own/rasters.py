@@ -126,7 +126,9 @@ class OwnRasters(TileArchive):
     def _tiles(self, top: Path, images: str, labels: str) -> list[Tile]:
         found, known = self._named(top / images, self.image_ending), self._named(top / labels, self.label_ending)
         order = tuple(band - 1 for band in self.bands or range(1, self._channels + 1))
-        reading = Reading(order, self._table, "complete classes and ignored, or replace the file", check=self._check)
+        reading = Reading(
+            order, self._table, "complete classes and ignored, or replace the file", check=self._check_headers
+        )
         names = sorted(found.keys() | known.keys(), key=lambda name: (numeric(name), name))
         for name in names:
             if name not in known:
@@ -150,7 +152,7 @@ class OwnRasters(TileArchive):
             raise DataError(f"{folder}: holds no raster named *{ending}{{{','.join(GEOTIFF + PICTURE)}}}")
         return result
 
-    def _check(
+    def _check_headers(
         self, image_path: Path, image: Rows, label_path: Path, label: Rows, bands: int, table: ClassTable
     ) -> None:
         if image.dtype != self.dtype:
