@@ -366,7 +366,7 @@ class FederatedDataset:
             return published({name: row for name, row in rows.items() if row is not None}, scale)
 
         def measure(indices: np.ndarray) -> list[tuple[float, float]]:
-            known = {}
+            known: dict[str, tuple[float, float]] = {}
             for field, bands in self.band_names().items():
                 known |= dict(zip(bands, zip(*mean_std(*source.sums(indices, field)), strict=True), strict=True))
             return [known[band] for band in self.archive.band_names]

@@ -155,7 +155,8 @@ def _images(domain: Domain, listing: ImageListing, rule: SplitRule, seed: int) -
         attributes.setdefault("class_name", np.asarray(archive.class_names)[listing.labels])
     source, decode = partial(archive.fingerprint, listing), partial(archive.decode_sample, listing)
     pack = ImagePack(archive.name, listing.ids, archive.fields(listing), archive.settings(), source, decode)
-    return DomainSamples(domain, listing, [pack], *parts, listing.labels, attributes, about)
+    train, validation, test = parts
+    return DomainSamples(domain, listing, [pack], train, validation, test, listing.labels, attributes, about)
 
 
 def _seeded(name: str, listing: ImageListing, rule: SplitRule, seed: int) -> list[np.ndarray]:
@@ -182,7 +183,7 @@ def _tiles(domain: Domain, listing: TileListing, crops: CropRule) -> DomainSampl
         CropPack(archive.name, listing.train, listing.folder, "train", crops.window, 0, *form),
         CropPack(archive.name, listing.test, listing.folder, "test", crops.size, crops.test_overlap, *form),
     ]
-    train, test = (pack.index() for pack in packs)
-    tile = np.concatenate([np.asarray(index.tiles, dtype=object)[index.tile] for index in (train, test)])
-    parts = np.split(np.arange(len(tile)), [len(train), len(train)])  # none for validation
-    return DomainSamples(domain, listing, packs, *parts, None, {"tile": tile}, {"rule": "published"})
+    indices = [pack.index() for pack in packs]
+    tile = np.concatenate([np.asarray(index.tiles, dtype=object)[index.tile] for index in indices])
+    train, none, test = np.split(np.arange(len(tile)), [len(indices[0]), len(indices[0])])
+    return DomainSamples(domain, listing, packs, train, none, test, None, {"tile": tile}, {"rule": "published"})

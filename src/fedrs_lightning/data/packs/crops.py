@@ -86,8 +86,8 @@ def crop_index(tiles: Iterable[tuple[str, int, int]], size: int, overlap: int = 
         grid = np.meshgrid(number, starts(height, size, overlap), starts(width, size, overlap), indexing="ij")
         places.append(np.stack(grid, axis=-1).reshape(-1, 3))
     sides = np.asarray([own[1:] for own in known], dtype=np.int64).reshape(-1, 2)
-    columns = (np.ascontiguousarray(column) for column in (*sides.T, *np.concatenate(places).T))
-    return CropIndex(tuple(own[0] for own in known), *columns, size, overlap)
+    heights, widths, tile, row, column = map(np.ascontiguousarray, (*sides.T, *np.concatenate(places).T))
+    return CropIndex(tuple(own[0] for own in known), heights, widths, tile, row, column, size, overlap)
 
 
 def stitch(predictions: np.ndarray, index: CropIndex, crops: np.ndarray | None = None) -> dict[str, np.ndarray]:

@@ -86,8 +86,11 @@ class _Shard:
     def save_mark(self) -> None:
         """Say on the disk that the shard is there."""
         with atomic_path(self.mark, durable=True) as path, path.open("wb") as handle:
-            entry = np.frombuffer(json.dumps(self.entry()).encode(), np.uint8)
-            np.savez(handle, shard=entry, **self.tables)
+            content: dict[str, Any] = {
+                "shard": np.frombuffer(json.dumps(self.entry()).encode(), np.uint8),
+                **self.tables,
+            }
+            np.savez(handle, **content)
 
     def read_mark(self) -> bool:
         """Whether the shard has a mark that fits; what it says is put into the shard."""

@@ -87,7 +87,12 @@ class CropPack(PackSpec):
         shapes = {"image.moments": (2, self.bands), "pixels": (), "counts": (self.num_classes + 1,), "unknown": ()}
         tables = {name: Field(shape, "int64") for name, shape in shapes.items()}
         bounds = np.searchsorted(index.tile, np.arange(len(self.tiles) + 1)).tolist()
-        about = {"role": self.role, "size": self.size, "overlap": self.overlap, "settings": self.settings}
+        about: dict[str, Any] = {
+            "role": self.role,
+            "size": self.size,
+            "overlap": self.overlap,
+            "settings": self.settings,
+        }
         about["tiles"] = [[tile.id, *tile.size] for tile in self.tiles]
         return Plan(arrays, tables, bounds, partial(_cut, self, index), about)
 

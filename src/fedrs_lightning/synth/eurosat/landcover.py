@@ -173,8 +173,8 @@ def countryside(scene: Scene) -> None:
     scene.paint(wood, scene.either(0.6, "broadleaf", "conifer"))
 
 
-_PAINTERS = (annual_crop, forest, herbaceous_vegetation, highway, industrial)
-_PAINTERS += (pasture, permanent_crop, residential, river, sea_lake)
+_PAINTERS = [annual_crop, forest, herbaceous_vegetation, highway, industrial]
+_PAINTERS += [pasture, permanent_crop, residential, river, sea_lake]
 PAINTERS = dict(zip(CLASSES, _PAINTERS, strict=True))
 
 
