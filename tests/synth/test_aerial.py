@@ -19,8 +19,8 @@ from fedrs_lightning.cli.main import main
 from fedrs_lightning.data.archives.isprs.potsdam import Potsdam
 from fedrs_lightning.data.archives.isprs.vaihingen import Vaihingen
 from fedrs_lightning.data.archives.loveda.archive import LoveDA
-from fedrs_lightning.data.rasters.rows import read_whole
 from fedrs_lightning.data.rasters.class_tables import ISPRS
+from fedrs_lightning.data.rasters.rows import read_whole
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.seeding import numpy_stream
 from fedrs_lightning.synth.aerial.archive import LAYOUTS
