@@ -312,7 +312,7 @@ def _check_batches(loader: ClientLoader, clients: Sequence[Client], task: Task) 
         if client.num_samples == 0:
             raise ConfigError(f"{who} has no training samples; leave it out, or share the data among fewer clients")
         if normalises and client.num_samples == 1:
-            problem = "has 1 training sample, and batch normalisation cannot train on a batch of 1; leave it out"
+            problem = "has 1 training sample, and batch normalisation cannot train on one; leave the client out"
             raise ConfigError(f"{who} {problem}, share the data among fewer clients, or take a network without it")
         if normalises and min(loader.batch_sizes(client.id)) == 1:
             problem = f"has {client.num_samples} samples, so a batch of 1 would reach batch normalisation, which"
