@@ -116,9 +116,8 @@ def _scan_image(facts: RasterFacts, raster: Rows, deep: bool) -> None:
 def _scan_label(facts: RasterFacts, raster: Rows, table: ClassTable, deep: bool, hint: str) -> None:
     pixels = np.zeros(len(table.names) + 1, dtype=np.int64)
     unknown, odd, stray = 0, 0, ""  # odd ones have a colour or value that is not exactly one of the table
-    exact = table.colours if isinstance(table, Palette) else [[value] for value in table.values]
-    rest = table.ignored if isinstance(table, Palette) else [[value] for value in table.ignored]
-    known = _codes(np.asarray([*exact, *rest]).T)
+    listed = np.asarray([*(table.colours if isinstance(table, Palette) else table.values), *table.ignored])
+    known = _codes(listed.T) if isinstance(table, Palette) else listed
     for block in _blocks(facts, raster, deep):
         part = block[:3] if isinstance(table, Palette) else block
         ids, strange = table.decode(part)

@@ -233,12 +233,12 @@ def look_into(
         again = [item for same in groups for item, _ in same]
         groups = alike(zip(again, _looked(report, again, confirm), strict=True))
     for same in groups:
-        first, *others = same_items = [item for item, _ in same]
-        if all(found.plain for _, found in same) and len({item.label for item in same_items}) == 1:
-            also = f"the same plain pixels also in {', '.join(item.where for item in others)}"
-            report.add("note", f"{first.where}: {also}; harmless, open water and the like do look alike")
+        found_in = [item for item, _ in same]
+        if all(found.plain for _, found in same) and len({item.label for item in found_in}) == 1:
+            also = f"the same plain pixels also in {', '.join(item.where for item in found_in[1:])}"
+            report.add("note", f"{found_in[0].where}: {also}; harmless, open water and the like do look alike")
         else:
-            report.add_same(same_items, remedy)
+            report.add_same(found_in, remedy)
     return seen
 
 
