@@ -153,10 +153,9 @@ class FederatedDataset:
         for domain in self.domains if self.tiled and not self.alone else ():
             domain.refuse_unowned_tiles()
         split, crops, size = self.split, self.crops, self.rule.client_size
-        if not 0 < split.train_fraction <= 1:
-            raise ConfigError(f"train_fraction must be in (0, 1], got {split.train_fraction}")
-        if not 0 <= split.validation_fraction < 1:
-            raise ConfigError(f"validation_fraction must be in [0, 1), got {split.validation_fraction}")
+        if not 0 < split.train_fraction <= 1 or not 0 <= split.validation_fraction < 1:
+            text = "train_fraction must be in (0, 1] and validation_fraction in [0, 1), got"
+            raise ConfigError(f"{text} {split.train_fraction} and {split.validation_fraction}")
         if self.image_size is not None and self.image_size < 1:
             raise ConfigError(f"image_size must be at least 1 pixel or null, got {self.image_size}")
         if crops.size < 1 or not 0 <= crops.test_overlap < crops.size:
