@@ -47,7 +47,8 @@ with (root / "calls.txt").open("a") as calls:
     print(found.method, found.power, found.seed, file=calls)
 label = f"{{found.method}} {{found.label}}" if found.label else None
 done = 2 if found.behaviour == "requeue" else None
-write = lambda: runs.write_run(root, method=found.method, seed=found.seed, label=label, level=found.power / 4, done=done)
+facts = {{"method": found.method, "seed": found.seed, "label": label, "level": found.power / 4, "done": done}}
+write = lambda: runs.write_run(root, **facts)
 if found.behaviour == "fail" and found.method == "FedBN" and found.seed == 1:
     print("some earlier line")
     print("fedrs fit: client 3 has no samples; raise min_samples", file=sys.stderr)

@@ -29,7 +29,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_found_and_refused(copied, name):
-    defects.inject(copied, copied / "2750", [name])
+    defects.DEFECTS[name](copied / "2750")
     archive = EuroSAT(str(copied))
     for deep in (False, True):
         report = archive.check(deep)
@@ -41,7 +41,7 @@ def test_faults_are_found_and_refused(copied, name):
 
 
 def test_a_fault_ends_the_command_with_code_2(copied, capsys):
-    defects.inject(copied, copied / "2750", ["grey"])
+    defects.DEFECTS["grey"](copied / "2750")
     assert main(["data", "check", "eurosat", "--root", str(copied)]) == 2
     out, err = capsys.readouterr()
     assert re.fullmatch(rf"error: .*{FAULTS['grey']}.*\n", err)
@@ -50,7 +50,7 @@ def test_a_fault_ends_the_command_with_code_2(copied, capsys):
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_duplicates_are_found(copied, deep):
-    defects.inject(copied, copied / "2750", ["duplicate"])
+    defects.DEFECTS["duplicate"](copied / "2750")
     (message,) = [
         finding.message for finding in EuroSAT(str(copied)).check(deep).findings if finding.severity == "error"
     ]
@@ -59,7 +59,8 @@ def test_duplicates_are_found(copied, deep):
 
 def test_all_faults_of_files_are_listed_together(copied):
     names = ["wrong-size", "grey", "cmyk", "truncated", "tif-for-rgb", "duplicate", "junk-files"]
-    defects.inject(copied, copied / "2750", names)
+    for name in names:
+        defects.DEFECTS[name](copied / "2750")
     report = EuroSAT(str(copied)).check()
     errors = [finding.message for finding in report.findings if finding.severity == "error"]
     assert len(errors) == 6
