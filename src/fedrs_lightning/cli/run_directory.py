@@ -67,7 +67,8 @@ def _folder_above(path: Path) -> Path:
     while not path.exists() and path.parent != path:
         path = path.parent
     if not path.is_dir():
-        raise RunError(f"{path}: is a file, not the folder of a run; choose another --run.dir or --run.root")
+        problem = "is a file, where the folder of the run should be"
+        raise RunError(f"{path}: {problem}; choose another --run.dir or --run.root")
     return path
 
 

@@ -78,7 +78,7 @@ class Engine:
     ) -> None:
         self.fabric, self.task, self.method, self.schedule = fabric, task, method, schedule
         self.federation, self.path, self.preemption = federation, Path(path), preemption
-        self.rank, self.world_size, self.seed, self.name = fabric.global_rank, fabric.world_size, seed, name
+        self.rank, self.seed, self.name = fabric.global_rank, seed, name
         self.store = RunStore(self.path)
         training = _pooled(federation) if method.pools_clients else federation
         self.clients = [Client(split.id, len(split.train), split.name) for split in training.clients]
@@ -114,6 +114,11 @@ class Engine:
         self.best: dict[str, float] = {}
         self.loggers: dict[str, str] = {}
         self.preempted = False
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self.fabric.world_size
 
     @property
     def headline(self) -> str:
