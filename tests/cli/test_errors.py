@@ -121,7 +121,7 @@ OPTIONS = [
             "--data.partition.max_draws",
             "2",
         ],
-        "gave each of 5 clients min_samples=10 of the 64 samples (best smallest client:",
+        "gave 5 clients min_samples=10 each (best smallest client:",
     ),
 ]
 
@@ -155,7 +155,7 @@ KEYS = [
         "schedule.num_rounds is missing; set it in the config file or with --schedule.num_rounds",
     ),
     ("schedule", None, "schedule.num_rounds is missing"),
-    ("data/root", None, ".: no EuroSAT tree; expected the folders AnnualCrop, ..., SeaLake here"),
+    ("data/root", "nowhere", "nowhere: no such folder; set root to the EuroSAT folder"),
     ("data/partition", None, "nothing says whose the samples are; set partition"),
     (
         "data/partition/init_args",

@@ -246,7 +246,7 @@ def aerial(tmp_path_factory):
 def damaged(aerial, tmp_path, dataset, name):
     layout = "converted" if name in aerial_defects.CONVERTED else "official"
     copy = Path(shutil.copytree(aerial(dataset, layout), tmp_path / "copy"))
-    aerial_defects.inject(copy, dataset, [name])
+    aerial_defects.DEFECTS[dataset][name](copy, dataset)
     return copy
 
 

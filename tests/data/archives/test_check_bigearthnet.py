@@ -58,7 +58,8 @@ def small(tmp_path_factory) -> Path:
 def damaged(small, tmp_path):
     def damage(*names):
         root = Path(shutil.copytree(small, tmp_path / "archive"))
-        defects.inject(root, names)
+        for name in names:
+            defects.DEFECTS[name](root)
         return root
 
     return damage
