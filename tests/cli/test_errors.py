@@ -146,7 +146,7 @@ def change(config, path, value=None):
 
 # Where in the file, the new value (none: removed), and what the line says; ":N" is the line of the file.
 KEYS = [
-    ("data", None, "data needs either archive or domains, and not both"),
+    ("data", None, "data has neither archive nor domains; name an archive, such as archive: {class_path: EuroSAT}"),
     ("task", None, "task is missing; name one of "),
     ("method", None, "method is missing; name one of Centralised, "),
     (

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -84,6 +86,22 @@ def test_pictures_with_colours_and_endings(tmp_path):
     listing = dataset.listing()
     assert [tile.id for tile in listing.train + listing.test] == ["a", "b"]
     assert np.array_equal(read(listing.train[0])[1], np.where(ids == 2, 255, ids))
+
+
+def test_the_check_looks_at_every_row_of_a_picture(tmp_path):
+    """It is decoded whole anyway; a wrong value in the first rows is found without decoding everything on purpose."""
+    rng = np.random.default_rng(0)
+    for part in ("train", "test"):
+        for kind in ("images", "labels"):
+            (tmp_path / part / kind).mkdir(parents=True)
+        Image.fromarray(rng.integers(0, 256, (200, 40, 3)).astype(np.uint8)).save(tmp_path / part / "images" / "a.png")
+        ids = rng.integers(1, 3, (200, 40)).astype(np.uint8)
+        ids[:20] = 9 if part == "train" else ids[:20]
+        Image.fromarray(ids).save(tmp_path / part / "labels" / "a.png")
+    test = {"test_images": "test/images", "test_labels": "test/labels"}
+    report = OwnRasters(str(tmp_path), classes={"a": 1, "b": 2}, in_channels=3, **test).check()
+    (message,) = [finding.message for finding in report.findings if finding.severity == "error"]
+    assert re.search(r"train/labels/a\.png: 800 of 8000 pixels have values outside the class table", message)
 
 
 @pytest.mark.parametrize(

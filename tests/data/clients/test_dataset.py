@@ -179,8 +179,11 @@ def test_subfolders_are_domains(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "data needs either archive or domains, and not both"),
-        ({"archive": Drawn([0]), "domains": [Domain("a", Drawn([0]), 1)]}, "either archive or domains, and not both"),
+        ({}, "data has neither archive nor domains; name an archive"),
+        (
+            {"archive": Drawn([0]), "domains": [Domain("a", Drawn([0]), 1)]},
+            "archive and domains exclude each other",
+        ),
         (
             {"domains": [Domain("a", Drawn([0]), 1)], "partition": IID(2)},
             "partition, subfolders and num_clients belong",

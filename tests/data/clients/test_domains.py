@@ -324,6 +324,7 @@ def test_own_rasters_as_domains(tmp_path, layouts):
         ),
         ({"test_overlap": 512}, r"test_overlap must be in \[0, crop_size\)"),
         ({"random_crops_from": 256}, "random_crops_from must be at least crop_size=512"),
+        ({"crop_size": -5}, "crop_size must be at least 1 pixel, got -5"),
         ({"client_size": 0}, "client_size must be equal, or at least 1, got 0"),
         ({"client_size": "half"}, "client_size must be equal, or at least 1, got half"),
         ({"domains": [Domain("a", Potsdam())]}, "a: nothing says whose the tiles are; set num_clients or partition"),
@@ -422,3 +423,8 @@ def test_the_real_crops(data_root):
     assert [len(client.train) for client in federation.clients] == [48, 48]
     assert sum(federation.manifest["test"]["class_pixels"]) == 2 * 256 * 1024
     assert dataset.class_names[4] == "car"
+
+
+def test_crops_much_larger_than_all_tiles_are_refused(data):
+    with pytest.raises(ConfigError, match=r"crop_size is 100000, but the largest tile has \d+ pixels a side; lower it"):
+        FederatedDataset(domains=[potsdam()], root=str(data), crop_size=100_000, seed=0).prepare()

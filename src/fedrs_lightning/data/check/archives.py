@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedrs_lightning.data.check.report import Item, Report, Seen, drawn, look_into, seen_pixels
+from fedrs_lightning.data.rasters.rows import PICTURE
 from fedrs_lightning.errors import DataError
 
 if TYPE_CHECKING:
@@ -126,8 +127,9 @@ def _read_tile(archive: TileArchive, tile: Tile, deep: bool) -> Seen:
             named = f"{type(archive).__name__} names {len(archive.band_names)} bands of {archive.dtype}"
             there = f"{tile.files[0]}: is read as {image.bands} bands of {image.dtype}"
             raise DataError(f"{there}, but {named}; correct the class")
-        first = 0 if deep else max(0, height // 2 - _STRIP // 2)
-        last = height if deep else min(height, first + _STRIP)
+        whole = deep or all(path.suffix.lower() in PICTURE for path in tile.files)  # those are decoded whole anyway
+        first = 0 if whole else max(0, height // 2 - _STRIP // 2)
+        last = height if whole else min(height, first + _STRIP)
         for start in range(first, last, _ROWS):
             stop = min(start + _ROWS, last)
             rows = image.rows(start, stop)

@@ -158,7 +158,9 @@ class FederatedDataset:
             raise ConfigError(f"{text} {split.train_fraction} and {split.validation_fraction}")
         if self.image_size is not None and self.image_size < 1:
             raise ConfigError(f"image_size must be at least 1 pixel or null, got {self.image_size}")
-        if crops.size < 1 or not 0 <= crops.test_overlap < crops.size:
+        if crops.size < 1:
+            raise ConfigError(f"crop_size must be at least 1 pixel, got {crops.size}")
+        if not 0 <= crops.test_overlap < crops.size:
             raise ConfigError(f"test_overlap must be in [0, crop_size), got {crops.test_overlap} and {crops.size}")
         if crops.window < crops.size:
             raise ConfigError(f"random_crops_from must be at least crop_size={crops.size}, got {crops.window}")
@@ -391,7 +393,9 @@ def _domains(
 ) -> list[Domain]:
     """The domains, their folders taken from `root`; a single archive is one without a name."""
     if (archive is None) == (domains is None):
-        raise ConfigError("data needs either archive or domains, and not both")
+        both = "archive and domains exclude each other; leave one out"
+        neither = "data has neither archive nor domains; name an archive, such as archive: {class_path: EuroSAT}"
+        raise ConfigError(neither if archive is None else both)
     if subfolders is not None and not subfolders:
         raise ConfigError("subfolders must name at least one folder, each of which is a domain")
     if domains is not None:

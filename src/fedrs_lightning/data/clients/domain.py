@@ -17,6 +17,7 @@ from fedrs_lightning.data.packs.tiles import CropPack
 from fedrs_lightning.errors import ConfigError, DataError
 from fedrs_lightning.seeding import numpy_stream
 
+PADDED = 4  # times the side of the largest tile: a larger crop would be padding for the most part
 SPLITS = ("train", "validation", "test")
 
 
@@ -178,6 +179,9 @@ def _tiles(domain: Domain, listing: TileListing, crops: CropRule) -> DomainSampl
     if not listing.test:
         whose = f"domain {domain.name}: " if domain.name else ""
         raise DataError(f"{whose}{listing.folder} has no test tile; add one, or set split: by_position")
+    largest = max(max(tile.size) for tile in (*listing.train, *listing.test))
+    if crops.size > PADDED * largest:
+        raise ConfigError(f"crop_size is {crops.size}, but the largest tile has {largest} pixels a side; lower it")
     form = len(archive.band_names), archive.dtype, len(archive.class_names), archive.settings()
     packs = [
         CropPack(archive.name, listing.train, listing.folder, "train", crops.window, 0, *form),

@@ -96,7 +96,9 @@ def _mapped(
                 raise ConfigError(f"label_space: {text}")
             places = [place for place, known in enumerate(domains) if domain in ("", known) and own in classes[place]]
             if not places:
-                lists = (f"{name}: {', '.join(names)}" for name, names in zip(domains, classes, strict=True))
+                lists = (
+                    f"{name or 'the archive'}: {', '.join(names)}" for name, names in zip(domains, classes, strict=True)
+                )
                 text = f"no class '{own}' in {domain or 'any domain'}; known are {'; '.join(lists)}"
                 raise ConfigError(f"label_space: {text}")
             for place in places:
