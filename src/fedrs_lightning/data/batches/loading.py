@@ -105,7 +105,7 @@ class ClientLoader:
         return plan_batches(len(self._clients[client_id].train), self.batch_size, self.min_last_batch)
 
     def num_steps(self, client_id: int, local_epochs: int) -> int:
-        """Optimiser steps of a visit."""
+        """Optimiser steps of local training."""
         return len(self.batch_sizes(client_id)) * local_epochs
 
     def epoch(self, client_id: int, round: int, epoch: int, augment: bool = True) -> Iterator[Batch]:

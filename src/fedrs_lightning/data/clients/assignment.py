@@ -153,6 +153,7 @@ def _shares(samples: DomainSamples, train: np.ndarray, alone: bool, seed: int) -
     assert partition is not None
     labels = np.zeros(samples.count, np.int64) if samples.labels is None else single_labels(samples.labels)
     attributes = {name: values[train] for name, values in samples.attributes.items()}
+    # The words name a random stream: others would split the data of every finished run anew.
     words = (samples.domain.archive.name, "partition") if alone else ("domains", "deal", samples.domain.name)
     found = partition.split(labels[train], attributes, numpy_stream(seed, *words))
     return {name: train[share] for name, share in found.items()}

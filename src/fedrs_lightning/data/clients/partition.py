@@ -68,7 +68,7 @@ def dirichlet_partition(
 
 
 def shard_partition(labels: np.ndarray, num_clients: int, shards_per_client: int, rng: Generator) -> list[np.ndarray]:
-    """Sort by class, cut into equal shards, deal `shards_per_client` shards to each client (McMahan et al., 2017).
+    """Sort by class, cut into equal shards, give `shards_per_client` of them to each client (McMahan et al., 2017).
 
     Samples within a class are shuffled first; shard sizes differ by at most one.
 
@@ -84,8 +84,8 @@ def shard_partition(labels: np.ndarray, num_clients: int, shards_per_client: int
         raise ConfigError(f"Shards: {wanted} exceed the {len(labels)} samples; lower shards_per_client or num_clients")
     shuffled = rng.permutation(len(labels))
     shards = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], num_shards)
-    dealt = rng.permutation(num_shards).reshape(num_clients, shards_per_client)
-    return [np.sort(np.concatenate([shards[number] for number in row])) for row in dealt]
+    given = rng.permutation(num_shards).reshape(num_clients, shards_per_client)
+    return [np.sort(np.concatenate([shards[number] for number in row])) for row in given]
 
 
 def proportional_partition(
