@@ -35,6 +35,28 @@ def data_root() -> Path:
     return _folder("FEDRS_DATA", "../shared/data")
 
 
+@pytest.fixture(scope="session")
+def sample(tmp_path_factory) -> Path:
+    """EuroSAT, 20 tiles of each class, two domains. Read only."""
+    from fedrs_lightning.synth.eurosat.sample import EuroSATSample
+    from fedrs_lightning.synth.sample import write_sample
+
+    out = tmp_path_factory.mktemp("synthetic") / "sample"
+    write_sample(out, EuroSATSample(domains=2))
+    return out
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory) -> Path:
+    """BigEarthNet, ten summer patches of each of the eight countries and five more. Read only."""
+    from fedrs_lightning.synth.bigearthnet.sample import BigEarthNetSample
+    from fedrs_lightning.synth.sample import write_sample
+
+    out = tmp_path_factory.mktemp("synthetic") / "archive"
+    write_sample(out, BigEarthNetSample())
+    return out
+
+
 def modulations(model):
     """Name and layer of every modulation, in the order of the network."""
     from fedrs_lightning.nn.modulation import Modulation  # some tests look at what is loaded
