@@ -13,12 +13,13 @@ PACKAGE = "fedrs_lightning"
 SOURCE = Path(__file__).resolve().parents[1] / "src" / PACKAGE
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-GROUND = {"types", "states", "seeding", "errors", "files", "progress", "lazy"}
+GROUND = {"types", "flat", "states", "seeding", "errors", "files", "progress", "lazy"}
 BELOW = {
     "types": set(),
     "errors": set(),
     "seeding": set(),
-    "states": {"types"},
+    "flat": set(),
+    "states": {"errors", "flat", "types"},
     "files": {"errors"},
     "progress": set(),
     "lazy": set(),

@@ -7,8 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrs_lightning import states
-from fedrs_lightning.states import digest, dot, entries, first_not_finite, ordered_sum, pack, piece, weighted_sum
-from fedrs_lightning.types import Client, Upload
+from fedrs_lightning.flat import FlatLayout, flat_copy
+from fedrs_lightning.states import (
+    add_to,
+    digest,
+    dot,
+    first_not_finite,
+    flat_sum,
+    nbytes,
+    ordered_sum,
+    summing,
+    total_dtype,
+    weighted_sum,
+)
 
 
 def some_state(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -76,35 +87,65 @@ def test_inputs_are_left_alone():
     assert tensors[0].tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("spooled", [False, True])
-def test_packed_states_read_back_whole_and_in_pieces(spooled, tmp_path):
+def test_flat_states_hold_the_same_bits_as_the_tensors_they_were_made_of():
     state = some_state()
-    packed = pack(state)
-    if spooled:
-        in_memory, packed = packed, packed.spool(tmp_path / "upload.safetensors")
-        buffer = torch.zeros(packed.size, dtype=torch.uint8)
-        assert torch.equal(packed.bytes_into(buffer), in_memory.bytes_into(buffer))
-        assert torch.equal(piece(packed.entry("x/channels_last"), 7, 60), state["x/channels_last"].reshape(-1)[7:60])
-    assert list(packed) == list(state)
+    flat = flat_copy(state)
+    assert list(flat) == list(state)
     for key, value in state.items():
-        assert torch.equal(packed[key], value), key
-        assert packed[key].dtype == value.dtype
-    assert states.nbytes(packed) == states.nbytes(state)
-    assert digest(packed) == digest(state)
-    other = pack(some_state(1))
-    weights = torch.tensor([0.3, 0.7], dtype=torch.float64)
-    for key in ("model/a", "model/count", "x/channels_last"):
-        assert torch.equal(
-            weighted_sum(entries([Upload(Client(0, 1), packed), Upload(Client(1, 1), other)], key), weights),
-            weighted_sum([state[key], some_state(1)[key]], weights),
-        )
-    packed.close()
+        assert torch.equal(flat[key], value), key
+        assert flat[key].dtype == value.dtype
+        assert flat[key].stride() == value.stride() or value.numel() == 0
+        assert flat[key].data_ptr() % 64 == 0
+    assert nbytes(flat) == nbytes(state)
+    assert digest(flat) == digest(state)
+    flat["model/a"].fill_(2.5)
+    singles = next(run for run in flat.layout.runs() if run.dtype == torch.float32)
+    assert (singles.of(flat.data) == 2.5).sum() == 15
 
 
-def test_a_buffer_is_reused_when_it_is_large_enough():
-    buffer = torch.zeros(10_000, dtype=torch.uint8)
-    packed = pack(some_state(), out=buffer)
-    assert packed["model/a"].untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
+def test_a_tensor_with_two_names_lies_in_a_flat_state_once():
+    tied = torch.ones(3)
+    flat = flat_copy({"first": tied, "second": tied, "other": torch.zeros(3)})
+    flat["first"][0] = 7
+    assert flat["second"][0] == 7
+    assert flat.layout.size == 128
+
+
+def test_a_slice_of_a_larger_tensor_is_laid_out_row_by_row():
+    column = torch.arange(12.0).view(3, 4)[:, 1]
+    assert flat_copy({"column": column})["column"].tolist() == [1, 5, 9]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_sums_of_flat_states_and_running_sums_are_those_of_single_tensors(threads, monkeypatch):
+    monkeypatch.setattr(states, "CHUNK", 7)
+    parts, weights = [some_state(seed) for seed in range(4)], torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    expected = {key: weighted_sum([part[key] for part in parts], weights) for key in parts[0]}
+    layout = FlatLayout.of(parts[0])
+    flats = [flat_copy(part, layout) for part in parts]
+    with summing(threads):
+        assert digest(flat_sum(flats, expected, weights)) == digest(expected)
+        running = flat_copy({}, layout)
+        for run in layout.runs():
+            vectors = [run.of(flat.data) for flat in flats]
+            total = torch.full((len(vectors[0]),), 9, dtype=total_dtype(run.dtype))
+            add_to(total, vectors[:1], [0.1], fresh=True)
+            add_to(total, vectors[1:3], [0.2, 0.3], fresh=False)
+            add_to(total, vectors[3:], [0.4], fresh=False)
+            run.of(running.data).copy_(total)
+    assert digest(running) == digest(expected)
+
+
+def test_memory_formats_that_differ_are_summed_element_by_element():
+    values = torch.randn(2, 3, 4, 4)
+    weights = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    for first, second in ((values, values), (values.to(memory_format=torch.channels_last), values)):
+        for pair in ([first, second], [second, first]):
+            assert torch.equal(weighted_sum(pair, weights), values)
+    last = values.to(memory_format=torch.channels_last)
+    both = weighted_sum([last, 3 * last], weights)
+    assert torch.equal(both, 2 * values)
+    assert both.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_digest_sees_names_types_shapes_and_bits_but_not_order():
@@ -129,3 +170,4 @@ def test_first_not_finite_names_the_entry_and_forgives_large_sums():
     assert first_not_finite({"big": torch.full((4,), 3e38)}) is None
     state["x/channels_last"][0, 0, 0, 0] = float("inf")
     assert first_not_finite(state) == "x/channels_last"
+    assert first_not_finite({}, flat_copy(state)) == "x/channels_last"

@@ -1,147 +1,49 @@
-"""Algebra on flat states (`dict[str, Tensor]`): weighted sums, packing to bytes, digests.
+"""Algebra on flat states (`dict[str, Tensor]`): weighted sums, norms, digests. Plain functions.
 
-Plain functions. What leaves a client is packed once into one run of bytes, which is sent and kept in memory as it is,
-or spooled to a file; `PackedState` reads single entries, or slices of them, back from either place.
+Sums that enter the server state run in float64 and in a stated order, and no processor, BLAS, device or number of
+threads decides their bits.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.flat import FlatLayout, FlatState, side_by_side
 from fedrs_lightning.types import State, Upload
 
-CHUNK = 262_144
-"""Elements of a float64 accumulator (2 MiB): accumulator and operand stay in cache while every upload passes by."""
+CHUNK = 65_536
+"""Elements of a piece: its float64 sum and operand (1 MiB) stay in cache while every upload passes by."""
 
-ALIGNMENT = 64
+DEVICE_CHUNK = 2**24
+"""The same on another device than the CPU, where a piece is a few kernels and a copy."""
 
-Entry = tuple[str, str, tuple[int, ...], int]
-"""Name, dtype, shape and byte offset of a packed tensor."""
-
-
-class SpooledTensor:
-    """An entry of a spooled state, read slice by slice so that it never has to be in memory as a whole.
-
-    Args:
-        values: slice of a safetensors file that holds the entry flattened.
-        dtype: of the entry.
-        shape: of the entry.
-    """
-
-    def __init__(self, values: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-        self.dtype, self.shape, self._values = dtype, shape, values
-
-    def numel(self) -> int:
-        """Number of elements."""
-        return int(torch.Size(self.shape).numel())
-
-    def read(self, start: int, stop: int) -> Tensor:
-        """Elements [start, stop) of the flattened tensor, [stop - start]."""
-        found: Tensor = self._values[start:stop] if stop > start else torch.empty(0, dtype=self.dtype)
-        return found
-
-    def load(self) -> Tensor:
-        """The whole tensor."""
-        return self.read(0, self.numel()).view(self.shape)
+_THREADS: ContextVar[int] = ContextVar("threads of a sum", default=1)
+_DEVICE: ContextVar[torch.device | None] = ContextVar("device of a sum", default=None)
 
 
-class PackedState(Mapping[str, Tensor]):
-    """A state inside one run of bytes in memory, or spooled to a safetensors file.
-
-    Args:
-        layout: where each entry lies in the run of bytes.
-        data: uint8 [bytes], or the path of a file that `spool` wrote.
-    """
-
-    def __init__(self, layout: Sequence[Entry], data: Tensor | Path) -> None:
-        self.layout = list(layout)
-        self._entries = {
-            name: (getattr(torch, dtype), tuple(shape), offset) for name, dtype, shape, offset in self.layout
-        }
-        self._data = data
-        self._file: Any = safe_open(data, "pt") if isinstance(data, Path) else None
-
-    def entry(self, key: str) -> Tensor | SpooledTensor:
-        """A view of the bytes in memory, or a handle on those in the file."""
-        dtype, shape, offset = self._entries[key]
-        if not isinstance(self._data, Tensor):
-            return SpooledTensor(self._file.get_slice(key), dtype, shape)
-        size = torch.Size(shape).numel() * dtype.itemsize
-        return self._data[offset : offset + size].view(dtype).view(shape)
-
-    @property
-    def size(self) -> int:
-        """Length of the run of bytes, padding included."""
-        return _layout((name, *self._entries[name][:2]) for name in self)[1]
-
-    def bytes_into(self, out: Tensor) -> Tensor:
-        """The run of bytes, uint8: as it lies in memory, or read from the file into `out`."""
-        if isinstance(self._data, Tensor):
-            return self._data
-        return pack(self, out).bytes_into(out)
-
-    def spool(self, path: Path) -> PackedState:
-        """The same state in a new file; every entry lies there flattened, so that any part of it is a slice."""
-        save_file({key: value.reshape(-1) for key, value in self.items()}, path)
-        return PackedState(self.layout, path)
-
-    def __getitem__(self, key: str) -> Tensor:
-        found = self.entry(key)
-        return found.load() if isinstance(found, SpooledTensor) else found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def close(self) -> None:
-        """Release the file, if there is one."""
-        self._file = None
-
-
-def layout_of(state: Mapping[str, Tensor]) -> tuple[list[Entry], int]:
-    """Layout of the packed form and its length in bytes; entries keep the state's order."""
-    return _layout((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items())
-
-
-def _layout(forms: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> tuple[list[Entry], int]:
-    layout: list[Entry] = []
-    offset = 0
-    for name, dtype, shape in forms:
-        layout.append((name, str(dtype).removeprefix("torch."), shape, offset))
-        offset += -(-torch.Size(shape).numel() * dtype.itemsize // ALIGNMENT) * ALIGNMENT
-    return layout, offset
-
-
-def pack(state: Mapping[str, Tensor], out: Tensor | None = None) -> PackedState:
-    """Copy a state into one run of bytes in host memory.
-
-    Args:
-        state: tensors on any device.
-        out: uint8 buffer to reuse, at least as long as the packed state.
-    """
-    layout, size = layout_of(state)
-    if out is None or out.numel() < size:
-        out = torch.zeros(size, dtype=torch.uint8)
-    packed = PackedState(layout, out[:size])
-    for name, tensor in state.items():
-        packed[name].copy_(tensor)
-    return packed
+@contextmanager
+def summing(threads: int = 1, device: torch.device | None = None) -> Iterator[None]:
+    """Let `weighted_sum` use so many threads, or a device that is not the CPU. The bits are the same."""
+    tokens = _THREADS.set(threads), _DEVICE.set(None if device is None or device.type == "cpu" else device)
+    try:
+        yield
+    finally:
+        _THREADS.reset(tokens[0])
+        _DEVICE.reset(tokens[1])
 
 
 def nbytes(state: Mapping[str, Tensor]) -> int:
     """Bytes of all tensors: what travels, without padding."""
-    if isinstance(state, PackedState):
-        return sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in state._entries.values())
+    if isinstance(state, FlatState):
+        return state.layout.content()
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
@@ -162,9 +64,7 @@ def flatten(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat(pieces) if pieces else torch.empty(0)
 
 
-def weighted_sum(
-    tensors: Sequence[Tensor | SpooledTensor], weights: Tensor, dtype: torch.dtype | None = None
-) -> Tensor:
+def weighted_sum(tensors: Sequence[Tensor], weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Sum `weights[k] * tensors[k]` in the given order and in float64.
 
     Fixed order and wide accumulator: the same result on any number of ranks. Product and sum are rounded one after the
@@ -174,7 +74,7 @@ def weighted_sum(
     (docs/methods.md).
 
     Args:
-        tensors: K tensors of one shape and dtype.
+        tensors: K tensors of one shape and dtype, in host memory.
         weights: float64 [K].
         dtype: of the result; that of the tensors where none is given.
 
@@ -183,23 +83,91 @@ def weighted_sum(
         >>> weighted_sum(states, torch.tensor([0.75, 0.25], dtype=torch.float64))
         tensor([1.0000, 2.5000])
     """
-    first = tensors[0]
-    result = torch.empty(torch.Size(first.shape), dtype=dtype or first.dtype)
-    flat = result.view(-1)
-    if not first.dtype.is_floating_point:
-        flat.copy_(torch.stack([piece(tensor, 0, tensor.numel()) for tensor in tensors]).amax(0))
-        return result
-    factors = weights.tolist()
-    size = min(CHUNK, max(1, flat.numel()))
-    total, term = torch.empty(size, dtype=torch.float64), torch.empty(size, dtype=torch.float64)
-    for start in range(0, flat.numel(), size):
-        stop = min(start + size, flat.numel())
-        accumulator, operand = total[: stop - start], term[: stop - start]
-        accumulator.copy_(piece(first, start, stop)).mul_(factors[0])
-        for tensor, factor in zip(tensors[1:], factors[1:], strict=True):
-            accumulator.add_(operand.copy_(piece(tensor, start, stop)).mul_(factor))
-        flat[start:stop].copy_(accumulator)
+    result = torch.empty_like(tensors[0], dtype=dtype or tensors[0].dtype)
+    *parts, out = side_by_side([*tensors, result])
+    sum_into(out, parts, weights.tolist())
+    if out.data_ptr() != result.data_ptr():  # laid out otherwise than the tensors
+        result.copy_(out.view(result.shape))
     return result
+
+
+def flat_sum(states: Sequence[FlatState], keys: Iterable[str], weights: Tensor) -> State:
+    """`weighted_sum` of these entries of flat states that have the same places: one sum a dtype."""
+    wanted = set(keys)
+    layout = states[0].layout
+    layout = FlatLayout((entry for entry in layout.entries if entry.name in wanted), layout.size)
+    total = FlatState(layout, torch.zeros(layout.size, dtype=torch.uint8))
+    for run in layout.runs():
+        sum_into(run.of(total.data), [run.of(state.data) for state in states], weights.tolist())
+    return dict(total)
+
+
+def sum_into(out: Tensor, parts: Sequence[Tensor], factors: Sequence[float]) -> None:
+    """`weighted_sum` of vectors [P] into `out` [P]; with the threads or the device that `summing` names."""
+    device = _DEVICE.get()
+
+    def work(start: int, stop: int) -> None:
+        size = min(CHUNK if device is None else DEVICE_CHUNK, stop - start)
+        total = torch.empty(size, dtype=total_dtype(parts[0].dtype), device=device)
+        operand = torch.empty_like(total)
+        for first in range(start, stop, size):
+            last = min(first + size, stop)
+            pieces = [part[first:last] for part in parts]
+            _add(total[: last - first], pieces, factors, operand, fresh=True)
+            out[first:last].copy_(total[: last - first])
+
+    _spread(len(out), work)
+
+
+def add_to(total: Tensor, parts: Sequence[Tensor], factors: Sequence[float], fresh: bool) -> None:
+    """Add `factors[k] * parts[k]` to a running sum in the given order; the bits are those of one `weighted_sum`.
+
+    Args:
+        total: [P] of `total_dtype`, changed in place.
+        parts: vectors [P] of one dtype on the device of `total`.
+        factors: one a part.
+        fresh: forget what `total` holds.
+    """
+    size = CHUNK if total.device.type == "cpu" else DEVICE_CHUNK
+
+    def work(start: int, stop: int) -> None:
+        operand = torch.empty(min(size, stop - start), dtype=total.dtype, device=total.device)
+        for first in range(start, stop, size):
+            last = min(first + size, stop)
+            _add(total[first:last], [part[first:last] for part in parts], factors, operand, fresh)
+
+    _spread(len(total), work)
+
+
+def total_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of a sum of such numbers: float64, or the dtype itself where the largest value is kept."""
+    return torch.float64 if dtype.is_floating_point else dtype
+
+
+def _add(total: Tensor, pieces: Sequence[Tensor], factors: Sequence[float], operand: Tensor, fresh: bool) -> None:
+    floating, operand = total.is_floating_point(), operand[: len(total)]
+    for piece, factor in zip(pieces, factors, strict=True):
+        if fresh:
+            total.copy_(piece)
+            if floating:
+                total.mul_(factor)
+        elif floating:
+            total.add_(operand.copy_(piece).mul_(factor))
+        else:
+            torch.maximum(total, operand.copy_(piece), out=total)
+        fresh = False
+
+
+def _spread(length: int, work: Callable[[int, int], None]) -> None:
+    """Cut the elements [0, length) into one range a thread: they do not depend on each other."""
+    threads = 1 if _DEVICE.get() is not None else min(_THREADS.get(), -(-length // CHUNK))
+    if threads <= 1:
+        if length:
+            work(0, length)
+        return
+    cuts = [length * number // threads for number in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, cuts, cuts[1:]))
 
 
 def ordered_sum(values: Tensor, dim: int = 0) -> Tensor:
@@ -216,33 +184,62 @@ def dot(first: Tensor, second: Tensor) -> Tensor:
     return ordered_sum(first * second, -1)
 
 
-def piece(tensor: Tensor | SpooledTensor, start: int, stop: int) -> Tensor:
-    """Elements [start, stop) of the flattened tensor; of a spooled one no more than these is read."""
-    return tensor.read(start, stop) if isinstance(tensor, SpooledTensor) else tensor.detach().reshape(-1)[start:stop]
+def entries(uploads: Sequence[Upload], key: str) -> list[Tensor]:
+    """Entry `key` of every upload."""
+    return [upload.state[key] for upload in uploads]
 
 
-def entries(uploads: Sequence[Upload], key: str) -> list[Tensor | SpooledTensor]:
-    """Entry `key` of every upload, left on disk where the upload is spooled."""
-    return [
-        upload.state.entry(key) if isinstance(upload.state, PackedState) else upload.state[key] for upload in uploads
-    ]
+class Summed(list[Upload]):
+    """Uploads whose shared entries were added while clients trained, with weights that were known before.
+
+    Args:
+        uploads: with the method's own entries alone.
+        weights: float64 [K], by which the shared entries were added.
+        mean: their weighted sum.
+    """
+
+    def __init__(self, uploads: Iterable[Upload], weights: Tensor, mean: State) -> None:
+        super().__init__(uploads)
+        self.weights, self.mean = weights, mean
+
+    def mean_under(self, weights: Tensor) -> State:
+        """The weighted sum of the shared entries.
+
+        Raises:
+            ConfigError: these are not the weights that were known before training.
+        """
+        if not torch.equal(weights, self.weights):
+            problem = "the aggregation weights after training are others than before it"
+            raise ConfigError(f"{problem}; a method whose weights depend on the uploads says `streams = False`")
+        return dict(self.mean)
 
 
-def first_not_finite(state: Mapping[str, Tensor]) -> str | None:
+def first_not_finite(*states: Mapping[str, Tensor]) -> str | None:
     """Name of the first floating entry with a NaN or infinity, or None.
 
-    A sum is one read pass; only a sum that is not finite is looked at more closely.
+    A sum is one read pass, and a device is asked once for all of them; only where one is not finite, entries are looked
+    at more closely.
 
     Examples:
         >>> first_not_finite({"model/a": torch.ones(2), "model/b": torch.tensor([1.0, torch.nan])})
         'model/b'
     """
-    for key, tensor in state.items():
-        if not tensor.is_floating_point() or bool(torch.isfinite(tensor.sum())):
-            continue
-        if not bool(torch.isfinite(tensor).all()):
-            return key
+    sums: dict[torch.device, list[Tensor]] = {}
+    for state in states:
+        for tensor in _in_few(state):
+            if tensor.is_floating_point():
+                sums.setdefault(tensor.device, []).append(tensor.sum().double())
+    if all(bool(torch.isfinite(torch.stack(own)).all()) for own in sums.values()):
+        return None
+    for state in states:
+        for key, tensor in state.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                return key
     return None
+
+
+def _in_few(state: Mapping[str, Tensor]) -> Iterable[Tensor]:
+    return (run.of(state.data) for run in state.layout.runs()) if isinstance(state, FlatState) else state.values()
 
 
 def digest(*states: Mapping[str, Tensor]) -> str:

@@ -35,6 +35,11 @@ class CohortSampler:
         return [self.clients[index] for index in sorted(chosen.tolist())]
 
 
+def in_order(cohort: Sequence[Client], costs: Mapping[int, float]) -> list[Client]:
+    """The order in which a cohort is trained and summed: most work first, then by id, whatever the number of ranks."""
+    return sorted(cohort, key=lambda client: (-costs[client.id], client.id))
+
+
 def assign(costs: Mapping[int, float], world_size: int) -> list[list[int]]:
     """Spread work over ranks: longest first onto the least loaded rank, ties by id and by rank.
 

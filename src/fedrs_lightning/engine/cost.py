@@ -26,7 +26,6 @@ from fedrs_lightning.data.batches.loading import ClientLoader
 from fedrs_lightning.data.clients.federation import ClientSplit, Federation
 from fedrs_lightning.engine.local import Composer, LocalTraining
 from fedrs_lightning.engine.memory import ClientMemory
-from fedrs_lightning.engine.ranks.exchange import UploadBuffers
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.nn.modulation import Modulation
 from fedrs_lightning.nn.surgery import parameter_keys
@@ -185,26 +184,26 @@ def measure(
         method.adapt(task)
     fabric.to_device(task)
     private = method.private_keys(task)
-    composer = Composer(task, private)
+    composer = Composer(task, private, method.sent_keys(task))
     server = {key: value.cpu().clone() for key, value in composer.live.items() if key not in private}
     server |= method.init_server(task, clients)
     loader = ClientLoader(federation, counted_on, 0, 0, fabric.device)
     counter = Counter(task.model)
     steps: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
-        memory, buffers = ClientMemory(Path(folder) / "clients"), UploadBuffers(2**40, Path(folder) / "spool")
+        memory = ClientMemory(Path(folder) / "clients")
         timed: Any = _Timed(method, counter, steps)
-        local = LocalTraining(fabric, timed, composer, loader, memory, buffers, 0, 1)
+        local = LocalTraining(fabric, timed, composer, loader, memory, 0, 1)
         for number in range(1, round):
             result = local.train(clients[0], number, _on(server, fabric.device))
-            server = method.aggregate(server, [result.upload])
+            sent = {key: value.cpu() for key, value in {**result.upload.state, **result.own}.items()}
+            server = method.aggregate(server, [replace(result.upload, state=sent)])
             memory.commit({0} if result.keeps_memory else set(), number)
-            buffers.clear()
         steps.clear()
         with counter.counting():
             result = local.train(clients[0], round, _on(server, fabric.device))
-        bytes_up, bytes_down, visited = nbytes(result.upload.state), result.bytes_down, counter.total
-        buffers.clear()
+        bytes_up, bytes_down = nbytes(result.upload.state) + nbytes(result.own), result.bytes_down
+        visited = counter.total
     sizes = {key: composer.live[key].numel() for key in parameter_keys(task)}
     total, own = sum(sizes.values()), sum(size for key, size in sizes.items() if key in private)
     forward, both = _plain(task, next(loader.epoch(0, 1, 0)))

@@ -6,7 +6,8 @@ import hashlib
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,25 +15,29 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedrs_lightning.data.batches.loading import ClientLoader, Loading
 from fedrs_lightning.data.clients.federation import ClientSplit, Federation
 from fedrs_lightning.engine.checkpoint import Checkpoint, CheckpointStore
-from fedrs_lightning.engine.cohort import CohortSampler, assign
+from fedrs_lightning.engine.cohort import CohortSampler, assign, in_order
+from fedrs_lightning.engine.device import Placement
 from fedrs_lightning.engine.evaluate import Evaluation, Evaluator
-from fedrs_lightning.engine.local import Composer, LocalResult, LocalTraining
+from fedrs_lightning.engine.local import Composer, LocalTraining
 from fedrs_lightning.engine.memory import ClientMemory
-from fedrs_lightning.engine.ranks.exchange import Exchange, Gathered, UploadBuffers, contact
+from fedrs_lightning.engine.ranks.exchange import Exchange, contact
 from fedrs_lightning.engine.ranks.preemption import Preemption
+from fedrs_lightning.engine.ranks.server import Publisher
+from fedrs_lightning.engine.ranks.shared import Neighbours, Room
+from fedrs_lightning.engine.ranks.uploads import Collector, Gathered
 from fedrs_lightning.engine.settings import Schedule
 from fedrs_lightning.errors import ConfigError, TrainingError
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.results.store import Record, RunStore
 from fedrs_lightning.seeding import rng_stream
-from fedrs_lightning.states import digest, first_not_finite
+from fedrs_lightning.states import digest, first_not_finite, summing
 from fedrs_lightning.tasks.base import Task
-from fedrs_lightning.types import Client, State
+from fedrs_lightning.types import Client, State, Upload
 
 
 class Engine:
@@ -53,6 +58,7 @@ class Engine:
         keep_checkpoints: how many of the newest stay on disk.
         preemption: listens for the scheduler's warning; None does not listen.
         loading: how batches come from the packs.
+        share_memory: ranks of one machine share memory; False lets them send to each other, as between machines.
 
     Raises:
         ConfigError: cohort, batches or clients that cannot work, or data, task and method that do not fit.
@@ -75,6 +81,7 @@ class Engine:
         keep_checkpoints: int = 2,
         preemption: Preemption | None = None,
         loading: Loading | None = None,
+        share_memory: bool = True,
     ) -> None:
         self.fabric, self.task, self.method, self.schedule = fabric, task, method, schedule
         self.federation, self.path, self.preemption = federation, Path(path), preemption
@@ -97,23 +104,43 @@ class Engine:
         fabric.to_device(task)
         if channels_last:
             task.model.to(memory_format=torch.channels_last)
-        if compile:
+        self.composer = Composer(task, method.private_keys(task), method.sent_keys(task))
+        if compile:  # the network as it is from now on
             task.model.compile()
-        self.composer = Composer(task, method.private_keys(task))
         self.memory = ClientMemory(self.path / "clients")
         self.checkpoints = CheckpointStore(self.path / "checkpoints", keep_checkpoints)
-        buffers = UploadBuffers(upload_memory, self.path / "spool" / f"rank-{fabric.global_rank}")
-        self.exchange = Exchange(fabric, buffers)
+        self.exchange = Exchange(fabric)
+        self.room = Room(upload_memory, self.path / "spool" / f"rank-{fabric.global_rank}")
         on_step = [callback.on_step for callback in fabric._callbacks if hasattr(callback, "on_step")]
-        own = (self.composer, self.loader, self.memory, buffers)
+        own = (self.composer, self.loader, self.memory)
         self.local = LocalTraining(fabric, method, *own, seed, schedule.local_epochs, on_step)
+        neighbours = Neighbours(self.rank, self.exchange.collect, self.room.folder, share_memory)
+        self.collector = Collector(
+            self.exchange,
+            neighbours,
+            self.room,
+            self.composer.sent.layout,
+            self.local.parameters,
+            size or len(self.clients),
+            method.streams,
+            fabric.device,
+        )
+        self.publish = Publisher(self.exchange, neighbours, self.composer.shared, self.room)
+        self.place = Placement(fabric.device)
         self.evaluator = Evaluator(self.local, federation, self.exchange, schedule.eval_batch_size)
         self.evaluator.check()
         self.round = 0
-        self.server = self._initial_server()
+        self.published = self.publish(self._initial_server())
         self.best: dict[str, float] = {}
         self.loggers: dict[str, str] = {}
         self.preempted = False
+
+    @property
+    def server(self) -> State:
+        """The server state in host memory. Its tensors stay as they are until the aggregation of the round after next
+        begins.
+        """
+        return self.published.state()
 
     @property
     def world_size(self) -> int:
@@ -141,7 +168,7 @@ class Engine:
         """
         checkpoint = self._checked_newest()
         if checkpoint is not None:
-            self.round, self.server = checkpoint.round, checkpoint.server
+            self.round, self.published = checkpoint.round, self.publish(checkpoint.server)
             self.best, self.loggers = checkpoint.best, checkpoint.loggers
         self.memory.index = dict(checkpoint.index) if checkpoint is not None else {}
         if self.rank == 0:
@@ -166,7 +193,8 @@ class Engine:
                 self._next_round()
         finally:
             self.fabric.call("on_run_end", engine=self)
-            self.exchange.buffers.clear()
+            self.room.close()
+            self.publish.close()
 
     def digest(self) -> str:
         """SHA-256 of server state and all client memories."""
@@ -184,21 +212,21 @@ class Engine:
         watch = self._watch
         cohort = self.sampler.sample(self.round)  # the same list on every rank
         steps = {client.id: float(self.loader.num_steps(client.id, self.schedule.local_epochs)) for client in cohort}
-        mine = set(assign(steps, self.world_size)[self.rank])
-        todo = {"num_steps": int(sum(steps[client] for client in mine)), "num_clients": len(mine)}
-        self.fabric.call("on_round_start", engine=self, **todo)
+        order, parts = in_order(cohort, steps), assign(steps, self.world_size)
+        ranks = {client: rank for rank, part in enumerate(parts) for client in part}
+        todo = {"num_steps": int(sum(steps[client] for client in parts[self.rank]))}
+        self.fabric.call("on_round_start", engine=self, num_clients=len(parts[self.rank]), **todo)
 
-        trained = self._train([client for client in cohort if client.id in mine])
+        self.collector.begin(order, [ranks[client.id] for client in order], self._weights_before(order))
+        bytes_down = self._train(order, ranks)
         watch.lap("train")
-        kept = {client_id for client_id, result in trained.items() if result.keeps_memory}
-        gathered = self.exchange.gather({key: result.upload for key, result in trained.items()}, cohort, kept)
-        self.server = self.exchange.broadcast(self._aggregate(gathered))
-        self.exchange.buffers.clear()
+        gathered = self.collector.finish(self.publish.next())
+        self.published = self.publish(self._aggregate(gathered))
         self.memory.commit(gathered.keeps_memory, self.round)
-        busy = self.exchange.collect((watch.seconds["train"], sum(result.bytes_down for result in trained.values())))
+        busy = self.exchange.collect((watch.seconds["train"], bytes_down))
         watch.lap("exchange")
         evaluates = self.schedule.evaluates(self.round)
-        evaluation = self.evaluator(self._on_device(self.server)) if evaluates else Evaluation()
+        evaluation = self.evaluator(self._served()) if evaluates else Evaluation()
         watch.lap("evaluate")
         if self.rank == 0:
             record = self._record(cohort, gathered, evaluation, busy)
@@ -208,39 +236,46 @@ class Engine:
         self.exchange.barrier()
         self.preempted = self.preemption is not None and self.preemption.agreed(self.fabric)
 
-    def _train(self, clients: Sequence[Client]) -> dict[int, LocalResult]:
-        """Train this rank's clients; when any rank fails, all raise."""
-        trained: dict[int, LocalResult] = {}
+    def _weights_before(self, order: Sequence[Client]) -> Tensor | None:
+        """Aggregation weights of the cohort, where the method knows them before training."""
+        if not self.method.streams:
+            return None
+        return self.method.weights(self.server, [Upload(client, {}) for client in order])
+
+    def _train(self, order: Sequence[Client], ranks: Mapping[int, int]) -> int:
+        """Train this rank's clients and hand their uploads over; when any rank fails, all raise.
+
+        Returns:
+            Bytes that these clients received.
+        """
+        bytes_down = 0
         with self.exchange.together():
-            server = self._on_device(self.server)
-            for client in clients:
-                trained[client.id] = self.local.train(client, self.round, server)
-        return trained
+            server = self._served()
+            for position, client in enumerate(order):
+                if ranks[client.id] == self.rank:
+                    result = self.local.train(client, self.round, server)
+                    self.collector.put(position, result.upload, result.own, result.keeps_memory)
+                    bytes_down += result.bytes_down
+        return bytes_down
 
     def _aggregate(self, gathered: Gathered) -> State:
         """The next server state on rank 0; when it is not finite, all ranks raise."""
         server = self.server
+        near = self.collector.neighbours.leaders.count(0)  # ranks whose cores wait for this one
         with self.exchange.together():
             if self.rank == 0:
-                server = self.method.aggregate(self.server, gathered.uploads)
-                self._require_finite(server, gathered)
+                with one_thread(), summing(near, self.fabric.device):
+                    server = self.method.aggregate(server, gathered.uploads)
+                damaged = first_not_finite(server)
+                if damaged is not None:
+                    reason = "is not finite after aggregation, although all uploads are"
+                    raise TrainingError(f"round {self.round}: {damaged} {reason}")
         return server
 
-    def _require_finite(self, server: State, gathered: Gathered) -> None:
-        damaged = first_not_finite(server)
-        if damaged is None:
-            return
-        remedy = "lower the learning rate (optimizer.init_args.lr) or look at this client's data"
-        for upload in gathered.uploads:
-            entry = first_not_finite(upload.state)
-            if entry is not None:
-                who = f"client {upload.client.id}, round {self.round}"
-                raise TrainingError(f"{who}: its upload {entry} is not finite; {remedy}")
-        raise TrainingError(f"round {self.round}: {damaged} is not finite after aggregation, although all uploads are")
-
     def _record(self, cohort: list[Client], gathered: Gathered, evaluation: Evaluation, busy: list[Any]) -> Record:
-        samples = np.array([upload.client.num_samples for upload in gathered.uploads], dtype=np.float64)
-        logs = [upload.log.items() for upload in gathered.uploads]
+        uploads = sorted(gathered.uploads, key=lambda upload: upload.client.id)
+        samples = np.array([upload.client.num_samples for upload in uploads], dtype=np.float64)
+        logs = [upload.log.items() for upload in uploads]
         terms = [sum(value for name, value in log if name.startswith("loss/")) for log in logs]
         seconds = [train for train, _ in busy]
         absent = {"absent_classes": evaluation.absent} if evaluation.absent else {}
@@ -258,7 +293,7 @@ class Engine:
     def _save(self, record: dict[str, Any], gathered: Gathered, evaluation: Evaluation, watch: _Stopwatch) -> None:
         """Logs first, then the checkpoint that makes them count, then what no checkpoint needs any more."""
         rows: list[dict[str, Any]] = []
-        for upload in gathered.uploads:
+        for upload in sorted(gathered.uploads, key=lambda upload: upload.client.id):
             row = {"round": self.round, "client": upload.client.id, "phase": "train"}
             rows.append(row | {"num_samples": upload.client.num_samples, "num_steps": upload.num_steps} | upload.log)
         rows += [{"round": self.round} | row for row in evaluation.rows]
@@ -299,9 +334,21 @@ class Engine:
         shared = {key: tensor.cpu().clone() for key, tensor in live if key not in self.composer.private}
         return shared | self.method.init_server(self.task, self.clients)
 
-    def _on_device(self, server: State) -> State:
-        device = self.fabric.device
-        return server if device.type == "cpu" else {key: tensor.to(device) for key, tensor in server.items()}
+    def _served(self) -> State:
+        """The server state on the network's device, as clients receive it."""
+        server, self.composer.served = self.place(self.published)
+        return server
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """What enters the server state is computed by one thread: the number decides the bits of some sums."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _pooled(federation: Federation) -> Federation:

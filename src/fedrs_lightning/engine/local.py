@@ -12,14 +12,17 @@ from torch import Tensor
 
 from fedrs_lightning.data.batches.loading import ClientLoader
 from fedrs_lightning.engine.memory import ClientMemory
-from fedrs_lightning.engine.ranks.exchange import UploadBuffers
-from fedrs_lightning.errors import TrainingError
+from fedrs_lightning.errors import ConfigError, TrainingError
+from fedrs_lightning.flat import FlatLayout, FlatState
 from fedrs_lightning.methods.base import FedAvg
+from fedrs_lightning.nn.surgery import MODEL, network_of
 from fedrs_lightning.nn.trainable import trainable
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.states import first_not_finite, nbytes, select
 from fedrs_lightning.tasks.base import Task
 from fedrs_lightning.types import Batch, Client, Local, State, Upload
+
+REMEDY = "lower the learning rate (optimizer.init_args.lr) or look at this client's data"
 
 
 class Composer:
@@ -27,34 +30,90 @@ class Composer:
 
     Install order: initial private values < the client's memory < what the server sent.
 
+    The network's parameters and buffers become views of one run of memory: first what is uploaded, then what is only
+    received, then what stays on the client. So each of these is copied, checked and added as one piece.
+
     Args:
         task: adapted by the method, on its device.
         private: `model/*` keys that stay on clients.
+        sent: `model/*` keys that clients upload; all that are not private where none are given.
+
+    Attributes:
+        live: the network's entries by key.
+        shared: layout of what travels; that of `sent` is its beginning.
+        sent: the live entries that are uploaded.
+        served: the server's flat state that clients receive; others are copied entry by entry.
     """
 
-    def __init__(self, task: Task, private: set[str]) -> None:
+    def __init__(self, task: Task, private: set[str], sent: set[str] | None = None) -> None:
         self.task, self.private = task, private
-        self.live = task.model_state()
-        self.initial = {key: tensor.clone() for key, tensor in self.live.items() if key in private}
+        tensors = {MODEL + name: tensor for name, tensor in network_of(task).state_dict(keep_vars=True).items()}
+        up = set(tensors) - private if sent is None else sent
+        groups = (up, set(tensors) - private - up, private)
+        _require_one_home(tensors, groups)
+        sent_up = FlatLayout.of(select(tensors, groups[0]))
+        self.shared = sent_up + FlatLayout.of(select(tensors, groups[1]), sent_up.size)
+        own = FlatLayout.of(select(tensors, groups[2]), self.shared.size)
+        device = next((tensor.device for tensor in tensors.values()), None)
+        self._data = torch.zeros(own.size, dtype=torch.uint8, device=device)
+        flat = FlatState(self.shared + own, self._data)
+        with torch.no_grad():
+            for key, tensor in tensors.items():
+                flat[key].copy_(tensor)
+                tensor.data = flat[key]
+        self.live = {key: flat[key] for key in tensors}
+        self._start = self.shared.size
+        self.sent = FlatState(sent_up, self._data[: sent_up.size])
+        self._own = FlatState(own, self._data)
+        self._initial = self._data[self._start :].clone()
+        self.served: FlatState | None = None
 
     @torch.no_grad()
     def install(self, received: State, memory: State) -> None:
         """Copy values into the live parameters and buffers, in place."""
-        sources = self.initial | {key: value for key, value in memory.items() if key in self.live}
-        sources |= {key: value for key, value in received.items() if key in self.live}
-        targets = [self.live[key] for key in sources]
-        torch._foreach_copy_(targets, list(sources.values()))
+        sources = {key: value for key, value in memory.items() if key in self.live}
+        if not self.private <= set(sources):
+            self._data[self._start :].copy_(self._initial)
+        served = self.served
+        if served is not None and all(received.get(key) is value for key, value in served.items()):
+            self._data[: self._start].copy_(served.data)
+        else:
+            sources |= {key: value for key, value in received.items() if key in self.live}
+        if sources:
+            torch._foreach_copy_([self.live[key] for key in sources], list(sources.values()))
 
     def private_state(self) -> State:
         """The live private entries."""
-        return select(self.live, self.private)
+        return dict(self._own)
+
+    def first_not_finite(self, *more: State) -> str | None:
+        """Name of the first private entry, or of `more`, with a NaN or infinity, or None."""
+        return first_not_finite(self._own, *more)
+
+
+def _require_one_home(tensors: State, groups: Sequence[set[str]]) -> None:
+    """Refuse one tensor under two names of which only one travels."""
+    homes: dict[int, tuple[str, int]] = {}
+    for key, tensor in tensors.items():
+        home = next(number for number, keys in enumerate(groups) if key in keys)
+        first, other = homes.setdefault(id(tensor), (key, home))
+        if other != home:
+            raise ConfigError(f"{first} and {key} are one tensor of the network, so both travel or neither does")
 
 
 @dataclass
 class LocalResult:
-    """What local training leaves on this rank."""
+    """What local training leaves on this rank.
+
+    Attributes:
+        upload: its state is the live network's, good until the next client trains.
+        own: the method's own entries, which go up beside it.
+        keeps_memory: whether a memory version was written.
+        bytes_down: what the client received.
+    """
 
     upload: Upload
+    own: State
     keeps_memory: bool
     bytes_down: int
 
@@ -69,7 +128,6 @@ class LocalTraining:
         composer: of this rank's task.
         loader: of all data.
         memory: of all clients.
-        buffers: room for packed uploads.
         seed: the run's seed.
         local_epochs: passes over a client's data per round.
         on_step: called after every optimiser step.
@@ -80,15 +138,13 @@ class LocalTraining:
     composer: Composer
     loader: ClientLoader
     memory: ClientMemory
-    buffers: UploadBuffers
     seed: int
     local_epochs: int
     on_step: Sequence[Callable[[], None]] = ()
 
     def __post_init__(self) -> None:
         self.task = self.composer.task
-        self.sent = self.method.sent_keys(self.task)
-        self.parameters = tuple(key for key in trainable(self.task) if key in self.sent)
+        self.parameters = tuple(key for key in trainable(self.task) if key in self.composer.sent)
 
     def compose(self, client_id: int, server: State) -> tuple[State, State]:
         """Install a client's model; returns what the server sent and what the client kept, on the device."""
@@ -114,14 +170,16 @@ class LocalTraining:
             self.method.on_local_end(local)
             extra = self.method.upload(local)
         log = self._mean_terms(terms, client, round) | local.log
-        keep = self.composer.private_state() | local.memory
-        damaged = first_not_finite(keep)
+        damaged = self.composer.first_not_finite(local.memory)
         if damaged is not None:
             problem = f"{damaged} is not finite after local training; lower the learning rate"
             raise TrainingError(f"client {client.id}, round {round}: {problem}")
-        state = self.buffers.put(select(self.composer.live, self.sent) | extra, f"client-{client.id}")
-        saved = self.memory.save(client.id, round, keep)
-        return LocalResult(Upload(client, state, local.num_steps, log, self.parameters), saved, nbytes(received))
+        damaged = first_not_finite(self.composer.sent, extra)
+        if damaged is not None:
+            raise TrainingError(f"client {client.id}, round {round}: its upload {damaged} is not finite; {REMEDY}")
+        saved = self.memory.save(client.id, round, self.composer.private_state() | local.memory)
+        upload = Upload(client, self.composer.sent, local.num_steps, log, self.parameters)
+        return LocalResult(upload, extra, saved, nbytes(received))
 
     def _local(self, client: Client, round: int, received: State, memory: State) -> Local:
         def batches(augment: bool) -> Iterator[Batch]:
@@ -155,7 +213,6 @@ class LocalTraining:
             if not math.isfinite(mean):
                 step = int((~torch.isfinite(table[:, column])).nonzero()[0, 0]) + 1
                 where = f"(first at local step {step} of {len(terms)})"
-                remedy = "lower the learning rate (optimizer.init_args.lr) or look at this client's data"
                 who = f"client {client.id}, round {round}"
-                raise TrainingError(f"{who}: loss term '{name}' is {mean} {where}; {remedy}")
+                raise TrainingError(f"{who}: loss term '{name}' is {mean} {where}; {REMEDY}")
         return {f"loss/{name}": mean for name, mean in means.items()}

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from fedrs_lightning.flat import in_same_places
 from fedrs_lightning.nn.surgery import MODEL, buffer_keys
-from fedrs_lightning.states import entries, ordered_sum, weighted_sum
+from fedrs_lightning.states import Summed, entries, flat_sum, ordered_sum, weighted_sum
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
 if TYPE_CHECKING:
@@ -43,6 +44,16 @@ class FedAvg:
 
     pools_clients: bool = False
     """True trains on all clients' data as if they were one client: the centralised bound."""
+
+    streams: bool = True
+    """True where `weights` looks at nothing of an upload but its client and `aggregate` at no `model/*` entry of it.
+    Then shared entries are added while others still train, and the memory of a round does not grow with the cohort.
+    A method that overrides one of the two, or `average`, gets all uploads as they are unless it says so itself."""
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        if "streams" not in vars(cls) and {"weights", "aggregate", "average"} & set(vars(cls)):
+            cls.streams = False
 
     def __init__(self, weighting: Weighting = "samples", buffers: Buffers = "mean") -> None:
         self.weighting, self.buffers = weighting, buffers
@@ -132,7 +143,12 @@ class FedAvg:
 
     def average(self, uploads: Sequence[Upload], weights: Tensor) -> State:
         """Weighted sum of the `model/*` keys that all uploads hold."""
+        if isinstance(uploads, Summed):
+            return uploads.mean_under(weights)
         keys = [key for key in uploads[0].state if key.startswith(MODEL)]
+        flat = in_same_places([upload.state for upload in uploads])
+        if flat is not None:
+            return flat_sum(flat, keys, weights)
         return {key: weighted_sum(entries(uploads, key), weights) for key in keys}
 
 

@@ -57,6 +57,8 @@ class LocalOnly(Bound):
     All clients start from the same initial values. A client that sits out a round keeps its model as it is.
     """
 
+    streams = True
+
     def private_keys(self, task: Task) -> set[str]:
         """All of them."""
         return set(task.model_state())

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from fedrs_lightning.errors import ConfigError, check_choices
+from fedrs_lightning.flat import side_by_side
 from fedrs_lightning.methods.base import Buffers, FedAvg
 from fedrs_lightning.methods.per_client import client_ids, client_samples, rows_of
 from fedrs_lightning.methods.requirements import require_at_least_one, require_not_negative, require_positive
-from fedrs_lightning.states import CHUNK, dot, entries, ordered_sum, piece
+from fedrs_lightning.states import dot, entries, ordered_sum
 from fedrs_lightning.types import Client, State, Upload
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ UseWeights = Literal["before_last_step", "after_last_step"]
 Init = Literal["fractions", "log_fractions", "uniform"]
 
 IDS, LOGITS = "fedawa/clients", "fedawa/logits"
+ROWS = 262_144
+"""Elements of all rows of a piece together, in float64: they stay in cache."""
+
 ZERO = 1e-14
 """A squared distance below this share of the largest squared update is rounding: it is 0, and has no gradient."""
 
@@ -192,17 +196,17 @@ def measure(server: State, uploads: Sequence[Upload], keys: Sequence[str]) -> Ge
         keys: `model/*` entries that count, in the order in which they are added.
     """
     count = len(uploads) + 1
-    width = CHUNK // count  # all rows of a piece stay in cache
+    width = ROWS // count
     rows, products = torch.empty(2, count, width, dtype=torch.float64)
     total, size = torch.zeros(count, count, dtype=torch.float64), 0
     for key in keys:
-        tensors, length = [server[key], *entries(uploads, key)], server[key].numel()
+        vectors, length = side_by_side([server[key], *entries(uploads, key)]), server[key].numel()
         size += length
         for start in range(0, length, width):
             stop = min(start + width, length)
             part = rows[:, : stop - start]  # w, then tau_k
-            for row, tensor in zip(part, tensors, strict=True):
-                row.copy_(piece(tensor, start, stop))
+            for row, vector in zip(part, vectors, strict=True):
+                row.copy_(vector[start:stop])
             part[1:] -= part[:1]
             for number, row in enumerate(part):
                 total[number, number:] += _sums(torch.mul(part[number:], row, out=products[number:, : stop - start]))

@@ -112,6 +112,8 @@ class FedDAP(FedAvg):
         buffers: as in FedAvg.
     """
 
+    streams = True
+
     def __init__(
         self,
         temperature: float,

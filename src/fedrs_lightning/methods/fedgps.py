@@ -89,6 +89,8 @@ class FedGPS(FedAvg):
         buffers: as in FedAvg.
     """
 
+    streams = True
+
     def __init__(
         self,
         surrogate: Literal["gaussian"] | None = "gaussian",

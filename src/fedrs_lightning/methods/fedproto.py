@@ -69,6 +69,8 @@ class FedProto(FedAvg):
         buffers: as in FedAvg.
     """
 
+    streams = True
+
     def __init__(
         self,
         weight: float | None = None,

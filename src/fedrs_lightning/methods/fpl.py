@@ -68,6 +68,8 @@ class FPL(FedAvg):
         buffers: as in FedAvg.
     """
 
+    streams = True
+
     def __init__(
         self,
         temperature: float = 0.02,

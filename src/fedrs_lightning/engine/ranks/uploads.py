@@ -1,0 +1,304 @@
+"""One round's uploads on their way to the server: added while others train, or kept until all are there.
+
+Where the aggregation weights are known before training, shared entries go straight into a sum (sums.py) and only the
+method's own entries are kept. Otherwise every upload is packed into memory that rank 0 reads (shared.py). Ranks of
+other machines send theirs, while they train on, to rank 0, which treats them as its own.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fedrs_lightning.engine.ranks.exchange import Exchange, contact
+from fedrs_lightning.engine.ranks.shared import Block, Neighbours, Place, Room
+from fedrs_lightning.engine.ranks.sums import Ledger, RunningSum, SharedSum
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.flat import Entry, FlatLayout, FlatState, flat_copy
+from fedrs_lightning.states import Summed, summing
+from fedrs_lightning.types import Client, State, Upload
+
+
+@dataclass(frozen=True)
+class Header:
+    """What all ranks know of an upload: its place in the order, what it counts, and where its kept entries lie."""
+
+    position: int
+    num_steps: int
+    log: dict[str, float]
+    keeps_memory: bool
+    content: int
+    entries: tuple[Entry, ...]
+    place: Place
+
+
+@dataclass
+class Gathered:
+    """One round's uploads.
+
+    Attributes:
+        uploads: in the order of the cohort on rank 0, empty elsewhere.
+        bytes_up: bytes of all uploads, without padding; on every rank.
+        keeps_memory: ids of clients that wrote a memory version; on every rank.
+        num_steps: optimiser steps of all clients; on every rank.
+    """
+
+    uploads: list[Upload] = field(default_factory=list)
+    bytes_up: int = 0
+    keeps_memory: list[int] = field(default_factory=list)
+    num_steps: int = 0
+
+
+class Collector:
+    """Takes the uploads of a rank's clients as they finish, and hands the cohort's to the server.
+
+    Args:
+        exchange: to the other ranks.
+        neighbours: whose memory can be read.
+        room: for what is kept.
+        layout: of the shared entries that every upload holds.
+        parameters: keys of those that are trainable.
+        num_clients: of the largest cohort.
+        streams: whether uploads may be added before all are there.
+        device: of the live network.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        neighbours: Neighbours,
+        room: Room,
+        layout: FlatLayout,
+        parameters: tuple[str, ...],
+        num_clients: int,
+        streams: bool,
+        device: torch.device,
+    ) -> None:
+        self.exchange, self.neighbours, self.room = exchange, neighbours, room
+        self.layout, self.parameters, self.device = layout, parameters, device
+        self.near, self.alone = neighbours.leader == 0, exchange.world_size == 1
+        self._mail = _Mail(exchange, neighbours, room) if any(neighbours.leaders) else None
+        self._sum: SharedSum | None = None
+        self._own: RunningSum | None = None
+        self._receiving: SharedSum | None = None
+        if streams and self.alone:
+            size = RunningSum.size_of(layout)
+            self._own = RunningSum(layout, torch.zeros(size, dtype=torch.uint8, device=device))
+        elif streams:
+            self._share_sum(num_clients)
+        self._order: list[Client] = []
+        self._weights: Tensor | None = None
+        self._headers: list[Header] = []
+        self._kept: dict[int, Tensor] = {}
+        self._in = 0
+
+    def _share_sum(self, num_clients: int) -> None:
+        places: tuple[Place, Place] | None = None
+        if self.exchange.rank == 0:
+            sizes = RunningSum.size_of(self.layout), Ledger.size_of(num_clients)
+            blocks = [Block.in_memory(size, self.room.folder) for size in sizes]
+            self._blocks = blocks  # they go with whoever made them
+            Ledger(blocks[1]).begin()
+            places = blocks[0].place(0, sizes[0]), blocks[1].place(0, sizes[1])
+        places = self.exchange.broadcast(places)
+        if self.near:
+            self._sum = self._shared_sum(*places)
+            self._receiving = self._shared_sum(*places) if self.exchange.rank == 0 and self._mail is not None else None
+
+    def _shared_sum(self, total: Place, ledger: Place) -> SharedSum:
+        opened = Block.opened(ledger.path, ledger.block_size)  # of its own: a lock is the opened file's
+        running = RunningSum(self.layout, self.neighbours.read(total))
+        return SharedSum(running, Ledger(opened), self.neighbours, self.room, self.layout.size)
+
+    @property
+    def streams(self) -> bool:
+        """Whether this round's shared entries are summed as they come."""
+        return self._weights is not None
+
+    def begin(self, order: Sequence[Client], ranks: Sequence[int], weights: Tensor | None) -> None:
+        """A new round.
+
+        Args:
+            order: the cohort in the order in which it is summed.
+            ranks: that train them.
+            weights: float64 [K] in that order where they are known, else None.
+        """
+        self.room.clear()
+        self._order, self._weights, self._headers, self._kept, self._in = list(order), weights, [], {}, 0
+        for shared in (self._sum, self._receiving):
+            if shared is not None and weights is not None:
+                shared.begin(weights.tolist())
+        if self._mail is not None:
+            self._mail.begin(ranks, self._receiving if weights is not None else None)
+
+    def put(self, position: int, upload: Upload, own: State, keeps_memory: bool) -> None:
+        """Take the upload of the client at this place in the order. Its tensors may change afterwards.
+
+        Args:
+            position: in the order of the cohort.
+            upload: whose state is flat, laid out as all are.
+            own: the method's own entries.
+            keeps_memory: whether the client wrote a memory version.
+
+        Raises:
+            RunError: there is no room on the disk for what exceeds the memory.
+        """
+        state = upload.state
+        assert isinstance(state, FlatState)
+        start = 0 if self.streams else self.layout.size
+        layout = FlatLayout.of(own, start)
+        kept, place = self.room.take(layout.size)
+        self._kept[position] = kept
+        if self.streams:
+            self._add(position, state.data)
+        else:
+            kept[:start].copy_(state.data)
+        flat_copy(own, layout, kept)
+        content = self.layout.content() + layout.content()
+        header = (position, upload.num_steps, upload.log, keeps_memory, content, layout.entries, place)
+        self._headers.append(Header(*header))
+        if self._mail is not None and not self.near:
+            self._mail.send(kept)
+
+    def _add(self, position: int, state: Tensor) -> None:
+        assert self._weights is not None
+        if self._own is not None:
+            self._own.add([state], [float(self._weights[position])], fresh=self._in == 0)
+            self._in += 1
+        elif self._sum is not None:
+            self._sum.put(position, state)
+        elif self._mail is not None:
+            copy, _ = self.room.take(self.layout.size)
+            self._mail.send(copy.copy_(state))
+
+    def finish(self, out: FlatState) -> Gathered:
+        """Everything of the round, once all ranks have trained; a meeting of all ranks.
+
+        Args:
+            out: rank 0's room for the sum of the shared entries.
+        """
+        headers = sorted((header for part in self.exchange.collect(self._headers) for header in part), key=_position)
+        gathered = Gathered(
+            bytes_up=sum(header.content for header in headers),
+            keeps_memory=[self._order[header.position].id for header in headers if header.keeps_memory],
+            num_steps=sum(header.num_steps for header in headers),
+        )
+        if self._mail is not None:
+            self._mail.finish()
+        if self.exchange.rank == 0:
+            uploads = [self._upload(header) for header in headers]
+            gathered.uploads = uploads if self._weights is None else self._summed(uploads, out)
+        return gathered
+
+    def _upload(self, header: Header) -> Upload:
+        mailed = self._kept if self._mail is None else self._kept | self._mail.kept
+        data = mailed[header.position] if header.position in mailed else self.neighbours.read(header.place)
+        own = FlatLayout(header.entries, header.place.size)
+        state = _Added(own, data) if self.streams else FlatState(self.layout + own, data)
+        return Upload(self._order[header.position], state, header.num_steps, header.log, self.parameters)
+
+    def _summed(self, uploads: list[Upload], out: FlatState) -> Summed:
+        assert self._weights is not None
+        if self._own is not None:
+            self._own.into(out.data)
+        elif self._sum is not None:
+            with summing(self.neighbours.leaders.count(0)):
+                self._sum.finish(out.data)
+            self._sum.ledger.begin()
+        return Summed(uploads, self._weights, {entry.name: out[entry.name] for entry in self.layout.entries})
+
+
+class _Added(FlatState):
+    """An upload's own entries, where the shared ones are in the sum already."""
+
+    def __getitem__(self, key: str) -> Tensor:
+        try:
+            return super().__getitem__(key)
+        except KeyError:
+            reason = f"an upload has no entry {key} any more: shared entries are added while clients train"
+            remedy = "a method that looks at single uploads says `streams = False`"
+            raise ConfigError(f"{reason}; {remedy}") from None
+
+
+class _Mail:
+    """Uploads between machines: sent by a thread while a rank trains on, received by one of rank 0, in their order.
+
+    It has a process group of its own, so that it never waits for what the ranks say to each other meanwhile.
+    """
+
+    def __init__(self, exchange: Exchange, neighbours: Neighbours, room: Room) -> None:
+        self.rank, self.neighbours, self.room = exchange.rank, neighbours, room
+        self.group: Any = dist.new_group(backend="gloo")
+        self._thread: threading.Thread | None = None
+        self._failure: list[RuntimeError] = []
+        self._letters: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
+        self.kept: dict[int, Tensor] = {}  # what came with the upload at each place, on rank 0
+
+    def begin(self, ranks: Sequence[int], shared: SharedSum | None) -> None:
+        """A new round, whose clients these ranks train."""
+        self._failure, self.kept = [], {}
+        far = [(position, rank) for position, rank in enumerate(ranks) if self.neighbours.leaders[rank] != 0]
+        if self.rank == 0:
+            self._run(lambda: self._receive(far, shared))
+        elif self.neighbours.leader != 0:
+            self._run(self._send)
+
+    def send(self, content: Tensor) -> None:
+        """Post bytes, which stay as they are until `finish`."""
+        self._letters.put(content)
+
+    def finish(self) -> None:
+        """Wait until everything of the round has arrived.
+
+        Raises:
+            LostContact: a rank is gone.
+        """
+        self._letters.put(None)
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._failure:
+            with contact():
+                raise self._failure[0]
+        self._letters = queue.SimpleQueue()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except RuntimeError as error:
+                self._failure.append(error)
+
+        self._thread = threading.Thread(target=guarded, name="uploads", daemon=True)
+        self._thread.start()
+
+    def _send(self) -> None:
+        while (content := self._letters.get()) is not None:
+            dist.send(torch.tensor([len(content)]), dst=0, group=self.group)
+            if len(content):
+                dist.send(content, dst=0, group=self.group)
+
+    def _receive(self, far: Sequence[tuple[int, int]], shared: SharedSum | None) -> None:
+        for position, rank in far:
+            if shared is not None:
+                shared.put(position, self._letter(rank))
+            self.kept[position] = self._letter(rank)
+
+    def _letter(self, rank: int) -> Tensor:
+        size = torch.zeros(1, dtype=torch.int64)
+        dist.recv(size, src=rank, group=self.group)
+        content = torch.empty(int(size), dtype=torch.uint8)
+        if len(content):
+            dist.recv(content, src=rank, group=self.group)
+        return content
+
+
+def _position(header: Header) -> int:
+    return header.position
