@@ -119,24 +119,33 @@ def sum_into(out: Tensor, parts: Sequence[Tensor], factors: Sequence[float]) -> 
     _spread(len(out), work)
 
 
-def add_to(total: Tensor, parts: Sequence[Tensor], factors: Sequence[float], fresh: bool) -> None:
+def add_to(total: Tensor, parts: Sequence[Tensor], factors: Sequence[float], fresh: bool) -> bool:
     """Add `factors[k] * parts[k]` to a running sum in the given order; the bits are those of one `weighted_sum`.
+
+    Several parts at once cost less than one after the other: the sum is read and written once.
 
     Args:
         total: [P] of `total_dtype`, changed in place.
         parts: vectors [P] of one dtype on the device of `total`.
         factors: one a part.
         fresh: forget what `total` holds.
+
+    Returns:
+        Whether the sum is finite now. It is looked at while it is in the cache.
     """
     size = CHUNK if total.device.type == "cpu" else DEVICE_CHUNK
+    sums: list[Tensor] = []
 
     def work(start: int, stop: int) -> None:
         operand = torch.empty(min(size, stop - start), dtype=total.dtype, device=total.device)
         for first in range(start, stop, size):
             last = min(first + size, stop)
             _add(total[first:last], [part[first:last] for part in parts], factors, operand, fresh)
+            if total.is_floating_point():
+                sums.append(total[first:last].sum())
 
     _spread(len(total), work)
+    return not sums or bool(torch.stack(sums).isfinite().all())
 
 
 def total_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -23,7 +23,6 @@ def test_channels_last_trains_close_to_contiguous(tiny_run):
     )
     for key, value in plain.server.items():
         torch.testing.assert_close(last.server[key], value, rtol=2e-2, atol=2e-2)
-    assert all(value.is_contiguous() for value in last.server.values())
 
 
 def test_loading_ahead_changes_no_bit(tiny_run):

@@ -7,7 +7,9 @@ import torch
 
 from fedrs_lightning.engine.checkpoint import CheckpointStore
 from fedrs_lightning.engine.cohort import CohortSampler
-from fedrs_lightning.methods import FedAvg, FedBN, FedMAD
+from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.methods import FedAvg, FedBN, FedGPS, FedMAD
+from fedrs_lightning.methods.base import normalise
 from fedrs_lightning.tasks import ClassificationTask
 from fedrs_lightning.types import Client
 
@@ -21,11 +23,57 @@ def test_a_cohort_smaller_than_the_ranks_works(tiny_run):
     )
 
 
-def test_spooled_uploads_give_the_same_bits(tiny_run):
-    reference = tiny_run(FedMAD, num_rounds=2)
-    for world_size, budget in ((1, 0.0), (2, 150_000.0)):
-        spooled = tiny_run(FedMAD, num_rounds=2, options={"upload_memory": budget}, world_size=world_size)
-        assert spooled.digest == reference.digest
+@pytest.mark.parametrize("make", [FedAvg, FedMAD, FedGPS], ids=lambda make: make.__name__)
+def test_uploads_in_files_and_between_machines_give_the_same_bits(make, tiny_run):
+    """FedAvg is summed while clients train, FedMAD needs all uploads, FedGPS sends entries of its own."""
+    reference = tiny_run(make, num_rounds=2)
+    for world_size, options in (
+        (1, {"upload_memory": 0.0}),
+        (2, {"upload_memory": 150_000.0}),
+        (2, {"share_memory": False}),
+        (3, {"share_memory": False, "upload_memory": 0.0}),
+    ):
+        other = tiny_run(make, num_rounds=2, options=options, world_size=world_size)
+        assert other.digest == reference.digest, (world_size, options)
+        assert other.history[-1]["bytes"] == reference.history[-1]["bytes"]
+        assert other.clients == reference.clients
+
+
+def test_a_run_leaves_no_uploads_behind(tmp_path):
+    run(FedMAD, tmp_path, num_rounds=1, world_size=2, options={"upload_memory": 0.0})
+    assert not [path for path in (tmp_path / "spool").rglob("*") if path.is_file()]
+
+
+class LooksAtUploads(FedAvg):
+    streams = True
+
+    def aggregate(self, server, uploads):
+        return super().aggregate(server, uploads) | {"first": uploads[0].state["model/fc.weight"]}
+
+
+class WeightsByLoss(FedAvg):
+    streams = True
+
+    def weights(self, server, uploads):
+        losses = [1 + upload.log.get("loss/task", 0.0) for upload in uploads]
+        return normalise(torch.tensor(losses))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [(LooksAtUploads, "no entry model/fc.weight any more"), (WeightsByLoss, "are others than before it")],
+)
+def test_a_method_that_needs_all_uploads_must_say_so(make, reason, tmp_path):
+    with pytest.raises(ConfigError, match=f"{reason}.* `streams = False`"):
+        run(make, tmp_path, num_rounds=1)
+
+
+def test_methods_that_override_the_server_get_all_uploads_unless_they_say_otherwise():
+    assert FedAvg.streams
+    assert FedBN.streams
+    assert FedGPS.streams
+    assert not FedMAD.streams
+    assert not Noting.streams
 
 
 class Noting(FedAvg):

@@ -105,8 +105,6 @@ class Engine:
         if channels_last:
             task.model.to(memory_format=torch.channels_last)
         self.composer = Composer(task, method.private_keys(task), method.sent_keys(task))
-        if compile:  # the network as it is from now on
-            task.model.compile()
         self.memory = ClientMemory(self.path / "clients")
         self.checkpoints = CheckpointStore(self.path / "checkpoints", keep_checkpoints)
         self.exchange = Exchange(fabric)
@@ -124,7 +122,12 @@ class Engine:
             size or len(self.clients),
             method.streams,
             fabric.device,
+            self.composer.size,
         )
+        if self.collector.seats is not None:
+            self.composer.move(self.collector.seats.current.data)
+        if compile:
+            task.model.compile()
         self.publish = Publisher(self.exchange, neighbours, self.composer.shared, self.room)
         self.place = Placement(fabric.device)
         self.evaluator = Evaluator(self.local, federation, self.exchange, schedule.eval_batch_size)
@@ -217,7 +220,7 @@ class Engine:
         todo = {"num_steps": int(sum(steps[client] for client in parts[self.rank]))}
         self.fabric.call("on_round_start", engine=self, num_clients=len(parts[self.rank]), **todo)
 
-        self.collector.begin(order, [ranks[client.id] for client in order], self._weights_before(order))
+        self.collector.begin(self.round, order, [ranks[client.id] for client in order], self._weights_before(order))
         bytes_down = self._train(order, ranks)
         watch.lap("train")
         gathered = self.collector.finish(self.publish.next())
@@ -254,7 +257,9 @@ class Engine:
             for position, client in enumerate(order):
                 if ranks[client.id] == self.rank:
                     result = self.local.train(client, self.round, server)
-                    self.collector.put(position, result.upload, result.own, result.keeps_memory)
+                    moved = self.collector.put(position, result.upload, result.own, result.keeps_memory)
+                    if moved is not None:
+                        self.composer.move(moved)
                     bytes_down += result.bytes_down
         return bytes_down
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedrs_lightning.data.batches.loading import ClientLoader
 from fedrs_lightning.engine.memory import ClientMemory
+from fedrs_lightning.engine.ranks.uploads import REMEDY
 from fedrs_lightning.errors import ConfigError, TrainingError
 from fedrs_lightning.flat import FlatLayout, FlatState
 from fedrs_lightning.methods.base import FedAvg
@@ -21,8 +22,6 @@ from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.states import first_not_finite, nbytes, select
 from fedrs_lightning.tasks.base import Task
 from fedrs_lightning.types import Batch, Client, Local, State, Upload
-
-REMEDY = "lower the learning rate (optimizer.init_args.lr) or look at this client's data"
 
 
 class Composer:
@@ -39,6 +38,7 @@ class Composer:
         sent: `model/*` keys that clients upload; all that are not private where none are given.
 
     Attributes:
+        size: bytes of the network.
         live: the network's entries by key.
         shared: layout of what travels; that of `sent` is its beginning.
         sent: the live entries that are uploaded.
@@ -51,34 +51,47 @@ class Composer:
         up = set(tensors) - private if sent is None else sent
         groups = (up, set(tensors) - private - up, private)
         _require_one_home(tensors, groups)
-        sent_up = FlatLayout.of(select(tensors, groups[0]))
-        self.shared = sent_up + FlatLayout.of(select(tensors, groups[1]), sent_up.size)
-        own = FlatLayout.of(select(tensors, groups[2]), self.shared.size)
+        self._tensors = tensors
+        self._up = FlatLayout.of(select(tensors, groups[0]))
+        self.shared = self._up + FlatLayout.of(select(tensors, groups[1]), self._up.size)
+        self._private = FlatLayout.of(select(tensors, groups[2]), self.shared.size)
+        self.size, self._start = self._private.size, self.shared.size
         device = next((tensor.device for tensor in tensors.values()), None)
-        self._data = torch.zeros(own.size, dtype=torch.uint8, device=device)
-        flat = FlatState(self.shared + own, self._data)
-        with torch.no_grad():
-            for key, tensor in tensors.items():
-                flat[key].copy_(tensor)
-                tensor.data = flat[key]
-        self.live = {key: flat[key] for key in tensors}
-        self._start = self.shared.size
-        self.sent = FlatState(sent_up, self._data[: sent_up.size])
-        self._own = FlatState(own, self._data)
+        self._seats: dict[int, _Seat] = {}
+        self._settle(self._seat(torch.zeros(self.size, dtype=torch.uint8, device=device)))
         self._initial = self._data[self._start :].clone()
         self.served: FlatState | None = None
+
+    def move(self, data: Tensor) -> None:
+        """Let the network live in other memory, uint8 [size]. It takes its values along only when it is there first."""
+        if data.data_ptr() not in self._seats:
+            self._seats[data.data_ptr()] = self._seat(data)
+        self._settle(self._seats[data.data_ptr()])
+
+    @torch.no_grad()
+    def _seat(self, data: Tensor) -> _Seat:
+        flat = FlatState(self.shared + self._private, data)
+        for key, tensor in self._tensors.items():
+            flat[key].copy_(tensor)
+        live = {key: flat[key] for key in self._tensors}
+        return _Seat(data, live, FlatState(self._up, data[: self._up.size]), FlatState(self._private, data))
+
+    def _settle(self, seat: _Seat) -> None:
+        for key, tensor in self._tensors.items():
+            tensor.data = seat.live[key]
+        self._data, self._own, self.live, self.sent = seat.data, seat.private, seat.live, seat.sent
 
     @torch.no_grad()
     def install(self, received: State, memory: State) -> None:
         """Copy values into the live parameters and buffers, in place."""
-        sources = {key: value for key, value in memory.items() if key in self.live}
+        sources = {key: value for key, value in memory.items() if key in self.private}
         if not self.private <= set(sources):
             self._data[self._start :].copy_(self._initial)
         served = self.served
         if served is not None and all(received.get(key) is value for key, value in served.items()):
             self._data[: self._start].copy_(served.data)
-        else:
-            sources |= {key: value for key, value in received.items() if key in self.live}
+            received = {key: value for key, value in received.items() if key not in served}
+        sources |= {key: value for key, value in received.items() if key in self.live}
         if sources:
             torch._foreach_copy_([self.live[key] for key in sources], list(sources.values()))
 
@@ -89,6 +102,16 @@ class Composer:
     def first_not_finite(self, *more: State) -> str | None:
         """Name of the first private entry, or of `more`, with a NaN or infinity, or None."""
         return first_not_finite(self._own, *more)
+
+
+@dataclass
+class _Seat:
+    """Views of one piece of memory in which the network may live."""
+
+    data: Tensor
+    live: State
+    sent: FlatState
+    private: FlatState
 
 
 def _require_one_home(tensors: State, groups: Sequence[set[str]]) -> None:
@@ -174,9 +197,6 @@ class LocalTraining:
         if damaged is not None:
             problem = f"{damaged} is not finite after local training; lower the learning rate"
             raise TrainingError(f"client {client.id}, round {round}: {problem}")
-        damaged = first_not_finite(self.composer.sent, extra)
-        if damaged is not None:
-            raise TrainingError(f"client {client.id}, round {round}: its upload {damaged} is not finite; {REMEDY}")
         saved = self.memory.save(client.id, round, self.composer.private_state() | local.memory)
         upload = Upload(client, self.composer.sent, local.num_steps, log, self.parameters)
         return LocalResult(upload, extra, saved, nbytes(received))

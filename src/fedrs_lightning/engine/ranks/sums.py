@@ -1,8 +1,9 @@
 """Sums to which ranks add while others still train: in one order, whoever finishes first, so that the bits never vary.
 
-The order is that of the cohort as it is worked through (`cohort.in_order`). A client's upload is added when all before
-it are in. The rank that finds it is the next's turn adds its own live parameters, without a copy, and everything that
-waits behind them; a rank that comes too early leaves a copy for others to add and trains on.
+The order is that of the cohort as it is worked through (`cohort.in_order`). A rank that has trained a client leaves the
+network's memory as it is for the sum, and trains the next client in another piece of memory: nothing is copied. Once a
+few uploads that follow each other are there, the rank that notices adds them in one pass, since reading and writing the
+sum costs more than reading an upload.
 """
 
 from __future__ import annotations
@@ -11,22 +12,21 @@ import fcntl
 import json
 import os
 import struct
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
 
 from torch import Tensor
 
-from fedrs_lightning.engine.ranks.shared import Block, Neighbours, Place, Room
+from fedrs_lightning.engine.ranks.shared import Block, Place
 from fedrs_lightning.flat import FlatLayout
 from fedrs_lightning.states import add_to, total_dtype
 
 RECORD = 8192
 """Bytes of the ledger a client; only what is written takes memory."""
 
-WAIT = 0.2
-"""Seconds that a rank waits for the one that is adding. An addition is short, and a copy costs as much."""
+GROUP = 4
+"""Uploads that are added in one pass, where so many follow each other."""
 
 
 class RunningSum:
@@ -53,10 +53,16 @@ class RunningSum:
         runs = layout.runs()
         return sum((run.stop - run.start) // run.dtype.itemsize * total_dtype(run.dtype).itemsize for run in runs)
 
-    def add(self, states: Sequence[Tensor], factors: Sequence[float], fresh: bool) -> None:
-        """Add packed states, uint8 each, in this order; the first ones replace what an earlier round left."""
+    def add(self, states: Sequence[Tensor], factors: Sequence[float], fresh: bool) -> bool:
+        """Add packed states, uint8 each, in this order; the first ones replace what an earlier round left.
+
+        Returns:
+            Whether the sum is finite now.
+        """
+        finite = True
         for run, total in zip(self.runs, self.totals, strict=True):
-            add_to(total, [run.of(state) for state in states], factors, fresh)
+            finite &= add_to(total, [run.of(state) for state in states], factors, fresh)
+        return finite
 
     def into(self, out: Tensor) -> None:
         """Write the sum, rounded to the states' dtypes, as a packed state."""
@@ -111,23 +117,17 @@ class Ledger:
         return Place(*json.loads(os.pread(self._file, length, start + 16)))
 
     @contextmanager
-    def adding(self, patience: float) -> Iterator[bool]:
-        """Hold the sum alone, or give up after so many seconds: False. A process that dies lets go."""
-        until = time.monotonic() + patience
-        while not (held := self._lock()) and time.monotonic() < until:
-            time.sleep(5e-4)
-        try:
-            yield held
-        finally:
-            if held:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def _lock(self) -> bool:
+    def adding(self) -> Iterator[bool]:
+        """Hold the sum alone; False where another process holds it. One that dies lets go."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
-        return True
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _read(self, start: int) -> tuple[int, int]:
         first, second = struct.unpack("<qq", os.pread(self._file, 16, start))
@@ -143,64 +143,61 @@ class SharedSum:
     Args:
         total: in a block that all of them have opened.
         ledger: theirs too.
-        neighbours: whose posted uploads are read.
-        room: for uploads of this rank that wait.
-        size: bytes of a packed state.
+        read: the bytes at a place in the memory of any of them.
+        refuse: raises for the upload at this place in the order, which is not finite.
     """
 
-    def __init__(self, total: RunningSum, ledger: Ledger, neighbours: Neighbours, room: Room, size: int) -> None:
-        self.total, self.ledger, self.neighbours, self.room, self.size = total, ledger, neighbours, room, size
+    def __init__(
+        self,
+        total: RunningSum,
+        ledger: Ledger,
+        read: Callable[[Place], Tensor],
+        refuse: Callable[[int, Tensor], None],
+    ) -> None:
+        self.total, self.ledger, self.read, self.refuse = total, ledger, read, refuse
         self._factors: list[float] = []
-        self._waiting: dict[int, tuple[Tensor, Place]] = {}  # of this rank, by place in the order
-        self._spare: list[tuple[Tensor, Place]] = []
 
     def begin(self, factors: Sequence[float]) -> None:
         """A new round with these weights, in the order of the cohort."""
-        self._factors, self._waiting, self._spare = list(factors), {}, []
+        self._factors = list(factors)
 
-    def put(self, position: int, state: Tensor) -> None:
-        """Add a packed state, uint8, or leave a copy of it. It may change afterwards."""
-        with self.ledger.adding(WAIT) as mine:
-            if mine and self._advance(position, state) > position:
-                return
-        self._reclaim()
-        copy, place = self._spare.pop() if self._spare else self.room.take(self.size)
-        copy.copy_(state)
-        self._waiting[position] = copy, place
+    @property
+    def turn(self) -> int:
+        """Uploads before this place in the order are in the sum, and their memory is free again."""
+        return self.ledger.turn
+
+    def put(self, position: int, place: Place) -> None:
+        """Leave a packed state for the sum. It must stay as it is until its turn is over."""
         self.ledger.post(position, place)
-        with self.ledger.adding(0.0) as mine:  # its turn may have come meanwhile
-            if mine:
-                self._advance()
+        self.advance(GROUP)
+
+    def advance(self, at_least: int = 1) -> None:
+        """Add what is there, if so many uploads follow each other and nobody else is adding."""
+        with self.ledger.adding() as mine:
+            while mine and len(states := self._ready()) >= at_least:
+                self._add(states)
 
     def finish(self, out: Tensor) -> None:
-        """Add what still waits and write the sum; when all ranks are done, on one of them."""
-        with self.ledger.adding(60.0) as mine:
-            turn = self._advance() if mine else -1
-        assert turn == len(self._factors), f"{turn} of {len(self._factors)} uploads are in the sum"
+        """Add what is left and write the sum; on one rank, when all have put theirs."""
+        with self.ledger.adding() as mine:
+            assert mine, "a rank is adding although all have come together"
+            if states := self._ready():
+                self._add(states)
+        assert self.turn == len(self._factors), f"{self.turn} of {len(self._factors)} uploads are in the sum"
         self.total.into(out)
 
-    def _advance(self, position: int = -1, state: Tensor | None = None) -> int:
-        """Add all states whose turn it is, among them the given one; returns the next turn."""
+    def _add(self, states: Sequence[Tensor]) -> None:
         turn = self.ledger.turn
-        while states := self._ready(turn, position, state):
-            self.total.add(states, self._factors[turn : turn + len(states)], fresh=turn == 0)
-            turn += len(states)
-            self.ledger.turn = turn
-        return turn
+        if not self.total.add(states, self._factors[turn : turn + len(states)], fresh=turn == 0):
+            for position, state in enumerate(states, start=turn):
+                self.refuse(position, state)
+        self.ledger.turn = turn + len(states)
 
-    def _ready(self, turn: int, position: int, state: Tensor | None) -> list[Tensor]:
+    def _ready(self) -> list[Tensor]:
+        """States that wait and follow each other, from the one whose turn it is."""
         states: list[Tensor] = []
-        while turn < len(self._factors):
-            if turn == position and state is not None:
-                states.append(state)
-            elif (place := self.ledger.posted(turn)) is not None:
-                states.append(self._waiting[turn][0] if turn in self._waiting else self.neighbours.read(place))
-            else:
-                break
+        turn = self.ledger.turn
+        while turn < len(self._factors) and (place := self.ledger.posted(turn)) is not None:
+            states.append(self.read(place))
             turn += 1
         return states
-
-    def _reclaim(self) -> None:
-        turn = self.ledger.turn
-        for position in [position for position in self._waiting if position < turn]:
-            self._spare.append(self._waiting.pop(position))

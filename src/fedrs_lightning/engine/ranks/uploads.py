@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,11 +20,13 @@ from torch import Tensor
 
 from fedrs_lightning.engine.ranks.exchange import Exchange, contact
 from fedrs_lightning.engine.ranks.shared import Block, Neighbours, Place, Room
-from fedrs_lightning.engine.ranks.sums import Ledger, RunningSum, SharedSum
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.engine.ranks.sums import GROUP, Ledger, RunningSum, SharedSum
+from fedrs_lightning.errors import ConfigError, FedrsError, TrainingError
 from fedrs_lightning.flat import Entry, FlatLayout, FlatState, flat_copy
-from fedrs_lightning.states import Summed, summing
+from fedrs_lightning.states import Summed, first_not_finite, summing
 from fedrs_lightning.types import Client, State, Upload
+
+REMEDY = "lower the learning rate (optimizer.init_args.lr) or look at this client's data"
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,44 @@ class Gathered:
     num_steps: int = 0
 
 
+class Seats:
+    """Pieces of memory in which a rank's network lives in turn: one is trained in, others wait for the sum.
+
+    Args:
+        size: bytes of a network.
+        sent: bytes of it that are uploaded.
+        budget: bytes that the seats together may have; there are two at least.
+        folder: where they lie if they cannot lie in memory.
+    """
+
+    def __init__(self, size: int, sent: int, budget: float, folder: Path) -> None:
+        self.size, self.sent, self.folder = size, sent, folder
+        self.most = int(max(2, min(GROUP + 2, budget // max(1, size))))
+        self._blocks = [Block.in_memory(size, folder)]
+        self._waiting: dict[int, Block] = {}  # by place in the order
+        self.current = self._blocks[0]
+
+    def leave(self, position: int, seat: Block) -> Place:
+        """Let the upload in a seat wait for its turn; returns where it lies."""
+        self._waiting[position] = seat
+        return seat.place(0, self.sent)
+
+    def take(self, turn: int) -> bool:
+        """Make a free seat the current one. False where there is none: all wait, and no more may be made."""
+        self._waiting = {position: block for position, block in self._waiting.items() if position >= turn}
+        free = [block for block in self._blocks if block not in self._waiting.values() and block is not self.current]
+        if not free and len(self._blocks) < self.most:
+            free = [Block.in_memory(self.size, self.folder)]
+            self._blocks += free
+        if free:
+            self.current = free[0]
+        return bool(free)
+
+    def clear(self) -> None:
+        """The round is over: nothing waits."""
+        self._waiting = {}
+
+
 class Collector:
     """Takes the uploads of a rank's clients as they finish, and hands the cohort's to the server.
 
@@ -68,6 +109,10 @@ class Collector:
         num_clients: of the largest cohort.
         streams: whether uploads may be added before all are there.
         device: of the live network.
+        size: bytes of the live network.
+
+    Attributes:
+        seats: where the network may live, if it is to move from one to the next; None where it stays where it is.
     """
 
     def __init__(
@@ -80,20 +125,25 @@ class Collector:
         num_clients: int,
         streams: bool,
         device: torch.device,
+        size: int,
     ) -> None:
         self.exchange, self.neighbours, self.room = exchange, neighbours, room
         self.layout, self.parameters, self.device = layout, parameters, device
-        self.near, self.alone = neighbours.leader == 0, exchange.world_size == 1
-        self._mail = _Mail(exchange, neighbours, room) if any(neighbours.leaders) else None
+        self.near = neighbours.leader == 0
+        self.seats: Seats | None = None
+        self._mail = _Mail(exchange, neighbours) if any(neighbours.leaders) else None
         self._sum: SharedSum | None = None
-        self._own: RunningSum | None = None
         self._receiving: SharedSum | None = None
-        if streams and self.alone:
-            size = RunningSum.size_of(layout)
-            self._own = RunningSum(layout, torch.zeros(size, dtype=torch.uint8, device=device))
+        self._on_device: RunningSum | None = None
+        if streams and exchange.world_size == 1 and device.type != "cpu":
+            total = torch.zeros(RunningSum.size_of(layout), dtype=torch.uint8, device=device)
+            self._on_device = RunningSum(layout, total)
         elif streams:
             self._share_sum(num_clients)
+            if self.near and device.type == "cpu":
+                self.seats = Seats(size, layout.size, room.budget, room.folder)
         self._order: list[Client] = []
+        self._round = 0
         self._weights: Tensor | None = None
         self._headers: list[Header] = []
         self._kept: dict[int, Tensor] = {}
@@ -107,39 +157,44 @@ class Collector:
             self._blocks = blocks  # they go with whoever made them
             Ledger(blocks[1]).begin()
             places = blocks[0].place(0, sizes[0]), blocks[1].place(0, sizes[1])
-        places = self.exchange.broadcast(places)
+        total, ledger = self.exchange.broadcast(places)
         if self.near:
-            self._sum = self._shared_sum(*places)
-            self._receiving = self._shared_sum(*places) if self.exchange.rank == 0 and self._mail is not None else None
+            self._sum = self._shared_sum(total, ledger)
+            if self.exchange.rank == 0 and self._mail is not None:
+                self._receiving = self._shared_sum(total, ledger)
 
     def _shared_sum(self, total: Place, ledger: Place) -> SharedSum:
         opened = Block.opened(ledger.path, ledger.block_size)  # of its own: a lock is the opened file's
         running = RunningSum(self.layout, self.neighbours.read(total))
-        return SharedSum(running, Ledger(opened), self.neighbours, self.room, self.layout.size)
+        return SharedSum(running, Ledger(opened), self.neighbours.read, self._refuse)
 
     @property
     def streams(self) -> bool:
         """Whether this round's shared entries are summed as they come."""
         return self._weights is not None
 
-    def begin(self, order: Sequence[Client], ranks: Sequence[int], weights: Tensor | None) -> None:
+    def begin(self, round: int, order: Sequence[Client], ranks: Sequence[int], weights: Tensor | None) -> None:
         """A new round.
 
         Args:
+            round: from 1.
             order: the cohort in the order in which it is summed.
             ranks: that train them.
             weights: float64 [K] in that order where they are known, else None.
         """
         self.room.clear()
-        self._order, self._weights, self._headers, self._kept, self._in = list(order), weights, [], {}, 0
+        self._round, self._order, self._weights = round, list(order), weights
+        self._headers, self._kept, self._in = [], {}, 0
+        if self.seats is not None:
+            self.seats.clear()
         for shared in (self._sum, self._receiving):
             if shared is not None and weights is not None:
                 shared.begin(weights.tolist())
         if self._mail is not None:
-            self._mail.begin(ranks, self._receiving if weights is not None else None)
+            self._mail.begin(ranks, self._receive if weights is not None else None)
 
-    def put(self, position: int, upload: Upload, own: State, keeps_memory: bool) -> None:
-        """Take the upload of the client at this place in the order. Its tensors may change afterwards.
+    def put(self, position: int, upload: Upload, own: State, keeps_memory: bool) -> Tensor | None:
+        """Take the upload of the client at this place in the order.
 
         Args:
             position: in the order of the cohort.
@@ -147,36 +202,75 @@ class Collector:
             own: the method's own entries.
             keeps_memory: whether the client wrote a memory version.
 
+        Returns:
+            The memory in which the network lives from now on, where what it lived in was left to the sum. Else what was
+            given may change afterwards.
+
         Raises:
+            TrainingError: an upload is not finite, this one or another that was added.
             RunError: there is no room on the disk for what exceeds the memory.
         """
         state = upload.state
         assert isinstance(state, FlatState)
+        later = self._sum is not None and self.streams  # the sum is looked at when the upload is in
+        self._require_finite(position, {} if later else state, own)
         start = 0 if self.streams else self.layout.size
         layout = FlatLayout.of(own, start)
         kept, place = self.room.take(layout.size)
         self._kept[position] = kept
-        if self.streams:
-            self._add(position, state.data)
-        else:
-            kept[:start].copy_(state.data)
+        kept[:start].copy_(state.data[:start])
         flat_copy(own, layout, kept)
         content = self.layout.content() + layout.content()
         header = (position, upload.num_steps, upload.log, keeps_memory, content, layout.entries, place)
         self._headers.append(Header(*header))
+        moved = self._add(position, state.data) if self.streams else None
         if self._mail is not None and not self.near:
             self._mail.send(kept)
+        return moved
 
-    def _add(self, position: int, state: Tensor) -> None:
+    def _add(self, position: int, state: Tensor) -> Tensor | None:
         assert self._weights is not None
-        if self._own is not None:
-            self._own.add([state], [float(self._weights[position])], fresh=self._in == 0)
+        if self._on_device is not None:
+            self._on_device.add([state], [float(self._weights[position])], fresh=self._in == 0)
             self._in += 1
-        elif self._sum is not None:
-            self._sum.put(position, state)
-        elif self._mail is not None:
-            copy, _ = self.room.take(self.layout.size)
-            self._mail.send(copy.copy_(state))
+        elif self._sum is None:
+            assert self._mail is not None
+            self._mail.send(self._copy(state)[0])
+        elif (place := self._left(position)) is None:
+            self._sum.put(position, self._copy(state)[1])
+        else:
+            self._sum.put(position, place)
+            return self.seats.current.data if self.seats is not None else None
+        return None
+
+    def _left(self, position: int) -> Place | None:
+        """Where the upload lies if the network moves on to another seat; None where there is none."""
+        if self.seats is None or self._sum is None:
+            return None
+        left = self.seats.current
+        if not self.seats.take(self._sum.turn):
+            self._sum.advance()
+            if not self.seats.take(self._sum.turn):
+                return None
+        return self.seats.leave(position, left)
+
+    def _copy(self, state: Tensor) -> tuple[Tensor, Place]:
+        copy, place = self.room.take(self.layout.size)
+        return copy.copy_(state), place
+
+    def _receive(self, position: int, state: Tensor) -> None:
+        """What another machine sent."""
+        assert self._receiving is not None
+        self._receiving.put(position, self._copy(state)[1])
+
+    def _require_finite(self, position: int, *states: Mapping[str, Tensor]) -> None:
+        damaged = first_not_finite(*states)
+        if damaged is not None:
+            who = f"client {self._order[position].id}, round {self._round}"
+            raise TrainingError(f"{who}: its upload {damaged} is not finite; {REMEDY}")
+
+    def _refuse(self, position: int, state: Tensor) -> None:
+        self._require_finite(position, FlatState(self.layout, state))
 
     def finish(self, out: FlatState) -> Gathered:
         """Everything of the round, once all ranks have trained; a meeting of all ranks.
@@ -206,8 +300,8 @@ class Collector:
 
     def _summed(self, uploads: list[Upload], out: FlatState) -> Summed:
         assert self._weights is not None
-        if self._own is not None:
-            self._own.into(out.data)
+        if self._on_device is not None:
+            self._on_device.into(out.data)
         elif self._sum is not None:
             with summing(self.neighbours.leaders.count(0)):
                 self._sum.finish(out.data)
@@ -233,20 +327,20 @@ class _Mail:
     It has a process group of its own, so that it never waits for what the ranks say to each other meanwhile.
     """
 
-    def __init__(self, exchange: Exchange, neighbours: Neighbours, room: Room) -> None:
-        self.rank, self.neighbours, self.room = exchange.rank, neighbours, room
+    def __init__(self, exchange: Exchange, neighbours: Neighbours) -> None:
+        self.rank, self.neighbours = exchange.rank, neighbours
         self.group: Any = dist.new_group(backend="gloo")
         self._thread: threading.Thread | None = None
-        self._failure: list[RuntimeError] = []
+        self._failure: list[Exception] = []
         self._letters: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
         self.kept: dict[int, Tensor] = {}  # what came with the upload at each place, on rank 0
 
-    def begin(self, ranks: Sequence[int], shared: SharedSum | None) -> None:
-        """A new round, whose clients these ranks train."""
+    def begin(self, ranks: Sequence[int], add: Callable[[int, Tensor], None] | None) -> None:
+        """A new round, whose clients these ranks train; `add` takes their shared entries, if they come apart."""
         self._failure, self.kept = [], {}
         far = [(position, rank) for position, rank in enumerate(ranks) if self.neighbours.leaders[rank] != 0]
         if self.rank == 0:
-            self._run(lambda: self._receive(far, shared))
+            self._run(lambda: self._receive(far, add))
         elif self.neighbours.leader != 0:
             self._run(self._send)
 
@@ -273,7 +367,7 @@ class _Mail:
         def guarded() -> None:
             try:
                 work()
-            except RuntimeError as error:
+            except (RuntimeError, FedrsError) as error:
                 self._failure.append(error)
 
         self._thread = threading.Thread(target=guarded, name="uploads", daemon=True)
@@ -285,10 +379,10 @@ class _Mail:
             if len(content):
                 dist.send(content, dst=0, group=self.group)
 
-    def _receive(self, far: Sequence[tuple[int, int]], shared: SharedSum | None) -> None:
+    def _receive(self, far: Sequence[tuple[int, int]], add: Callable[[int, Tensor], None] | None) -> None:
         for position, rank in far:
-            if shared is not None:
-                shared.put(position, self._letter(rank))
+            if add is not None:
+                add(position, self._letter(rank))
             self.kept[position] = self._letter(rank)
 
     def _letter(self, rank: int) -> Tensor:
