@@ -19,8 +19,8 @@ from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.flat import FlatLayout, FlatState, side_by_side
 from fedrs_lightning.types import State, Upload
 
-CHUNK = 65_536
-"""Elements of a piece: its float64 sum and operand (1 MiB) stay in cache while every upload passes by."""
+CHUNK = 262_144
+"""Elements of a piece: its float64 sum and operand (4 MiB) stay in cache while every upload passes by."""
 
 DEVICE_CHUNK = 2**24
 """The same on another device than the CPU, where a piece is a few kernels and a copy."""
@@ -110,11 +110,11 @@ def sum_into(out: Tensor, parts: Sequence[Tensor], factors: Sequence[float]) -> 
         size = min(CHUNK if device is None else DEVICE_CHUNK, stop - start)
         total = torch.empty(size, dtype=total_dtype(parts[0].dtype), device=device)
         operand = torch.empty_like(total)
-        for first in range(start, stop, size):
-            last = min(first + size, stop)
-            pieces = [part[first:last] for part in parts]
-            _add(total[: last - first], pieces, factors, operand, fresh=True)
-            out[first:last].copy_(total[: last - first])
+        pieces = (vector[start:stop].split(size) for vector in (out, *parts))
+        for result, *others in zip(*pieces, strict=True):
+            running = total[: len(result)]
+            _add(running, others, factors, operand, fresh=True)
+            result.copy_(running)
 
     _spread(len(out), work)
 
@@ -138,11 +138,11 @@ def add_to(total: Tensor, parts: Sequence[Tensor], factors: Sequence[float], fre
 
     def work(start: int, stop: int) -> None:
         operand = torch.empty(min(size, stop - start), dtype=total.dtype, device=total.device)
-        for first in range(start, stop, size):
-            last = min(first + size, stop)
-            _add(total[first:last], [part[first:last] for part in parts], factors, operand, fresh)
-            if total.is_floating_point():
-                sums.append(total[first:last].sum())
+        pieces = (vector[start:stop].split(size) for vector in (total, *parts))
+        for running, *others in zip(*pieces, strict=True):
+            _add(running, others, factors, operand, fresh)
+            if running.is_floating_point():
+                sums.append(running.sum())
 
     _spread(len(total), work)
     return not sums or bool(torch.stack(sums).isfinite().all())
