@@ -210,7 +210,8 @@ class Engine:
         watch = self._watch
         cohort = self.sampler.sample(self.round)  # the same list on every rank
         steps = {client.id: float(self.loader.num_steps(client.id, self.schedule.local_epochs)) for client in cohort}
-        mine = set(assign(steps, self.world_size)[self.rank])
+        shares = assign(steps, self.world_size)
+        mine = set(shares[self.rank])
         todo = {"num_steps": int(sum(steps[client] for client in mine)), "num_clients": len(mine)}
         self.fabric.call("on_round_start", engine=self, **todo)
 
@@ -221,6 +222,7 @@ class Engine:
         self.server = self.exchange.broadcast(self._aggregate(gathered))
         self.exchange.buffers.clear()
         self.memory.commit(gathered.keeps_memory, self.round)
+        self.memory.homes |= {client_id: rank for rank, share in enumerate(shares) for client_id in share}
         busy = self.exchange.collect((watch.seconds["train"], sum(result.bytes_down for result in trained.values())))
         watch.lap("exchange")
         evaluates = self.schedule.evaluates(self.round)

@@ -56,6 +56,7 @@ class ClientMemory:
 
     Attributes:
         index: newest committed round of each client that keeps anything; identical on all ranks, saved in checkpoints.
+        homes: ranks on which clients trained last, since this run was started; identical on all ranks.
         settled: last round whose files are all there; later ones may still be on their way.
     """
 
@@ -63,6 +64,7 @@ class ClientMemory:
         self.folder, self.writer, self.budget = Path(folder), writer or Writer(behind=False), budget
         self.folder.mkdir(parents=True, exist_ok=True)
         self.index: dict[int, int] = {}
+        self.homes: dict[int, int] = {}
         self.settled = 0
         self._kept: dict[int, _Kept] = {}
         self._passing: tuple[int, _Kept, Future[bool]] | None = None  # beyond the budget, on its way to the file
@@ -174,7 +176,7 @@ class ClientMemory:
     def restart(self, index: Mapping[int, int], round: int) -> None:
         """Continue after `round`, whose files are all there."""
         self.index, self.settled = dict(index), round
-        self._kept, self._passing = {}, None
+        self.homes, self._kept, self._passing = {}, {}, None
 
     def clear_leftovers(self, round: int) -> None:
         """Delete what a broken run left of rounds after `round`, while no rank writes."""
