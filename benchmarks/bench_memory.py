@@ -38,6 +38,7 @@ def peak(num_clients: int) -> int:
             seed=0,
             path=path,
             upload_memory=BUDGET,
+            memory_cache=BUDGET,
         ).fit()
         shutil.rmtree(path)
         os.write(writer, str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024).encode())

@@ -49,6 +49,7 @@ def cpu_seconds(num_clients: int, images: int, side: int, rounds: int) -> list[d
         seed=0,
         path=path,
         upload_memory=2**33,
+        write_behind=False,  # CPU seconds count all threads, so that each part must come to its end by itself
     )
     engine.method.local_step = timed("steps", engine.method.local_step)
     engine.evaluator.__class__ = type(

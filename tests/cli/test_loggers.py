@@ -4,12 +4,14 @@ import csv
 import struct
 import sys
 
+import lightning as L
 import pytest
 from safetensors import safe_open
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.proto import wandb_internal_pb2
 
 from fedrs_lightning.engine.engine import logged
+from fedrs_lightning.errors import RunError
 
 ALL = ("--run.loggers", "[csv,tensorboard,wandb]")
 
@@ -119,10 +121,18 @@ def test_all_loggers_agree_with_the_round_log(fit):
 
 
 @pytest.mark.parametrize("stopped", [1, 2])
-def test_loggers_of_a_run_that_was_interrupted(fit, stop, stopped):
-    # The interruption comes between the checkpoint and the loggers: the round counts, and they have not seen it.
-    stop(stopped)
-    assert fit(*ALL).code == 130
+def test_loggers_of_a_run_that_was_stopped(fit, monkeypatch, stopped):
+    # It ends between the checkpoint and the loggers: the round counts, and they have not seen it.
+    log_dict = L.Fabric.log_dict
+
+    def stop(self, values, step):
+        if step == stopped:
+            raise RunError("stopped before the loggers")
+        log_dict(self, values, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(L.Fabric, "log_dict", stop)
+        assert fit(*ALL).line == "stopped before the loggers"
     ran = fit(*ALL)
     assert ran.code == 0, ran.err
     log = round_log(ran.store)
@@ -151,7 +161,7 @@ def test_a_round_that_is_run_again_stands_once(fit, stop):
     equal(table(ran.store), log)
     equal(board(ran.store), log)
     (_, before), (_, after) = lives(ran.store)
-    assert [step for step, _ in before] == [1, 2]
+    assert [step for step, _ in before] == [1, 2, 3]
     assert [step for step, _ in after] == [2, 3, 4]
 
 

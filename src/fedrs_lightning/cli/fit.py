@@ -174,6 +174,7 @@ def _engine(run: Run, built: Experiment, fabric: L.Fabric, federation: Federatio
     options: Any = {"seed": run.seed, "path": run.path, "name": f"{run.name}/{run.label or run.method}"}
     options |= {"channels_last": settings.channels_last, "compile": settings.compile, "loading": settings.loading}
     options |= {"upload_memory": settings.upload_memory * 2**30, "keep_checkpoints": kept, "preemption": Preemption()}
+    options |= {"memory_cache": settings.memory_cache * 2**30, "write_behind": settings.write_behind}
     engine = Engine(fabric, built.task, built.method, federation, built.schedule, **options)
     cohort = engine.sampler.size or len(engine.clients)
     if engine.rank == 0 and engine.world_size > cohort:

@@ -40,20 +40,34 @@ def in_order(cohort: Sequence[Client], costs: Mapping[int, float]) -> list[Clien
     return sorted(cohort, key=lambda client: (-costs[client.id], client.id))
 
 
-def assign(costs: Mapping[int, float], world_size: int) -> list[list[int]]:
+def assign(costs: Mapping[int, float], world_size: int, homes: Mapping[int, int] | None = None) -> list[list[int]]:
     """Spread work over ranks: longest first onto the least loaded rank, ties by id and by rank.
 
     Args:
         costs: work of each client id, for example its optimiser steps.
         world_size: number of ranks.
+        homes: ranks where clients are rather placed, as long as no rank gets more work than the busiest has without.
 
     Returns:
         Client ids of each rank, longest first. A rank may get none.
     """
+    ranks, most = _spread(costs, world_size, {}, 0.0)
+    if homes:
+        preferred, found = _spread(costs, world_size, homes, most)
+        ranks = preferred if found <= most else ranks
+    return ranks
+
+
+def _spread(
+    costs: Mapping[int, float], world_size: int, homes: Mapping[int, int], most: float
+) -> tuple[list[list[int]], float]:
+    """Client ids of each rank, and the largest load; a home is taken where its load stays within `most`."""
     loads = [0.0] * world_size
     ranks: list[list[int]] = [[] for _ in range(world_size)]
     for client_id in sorted(costs, key=lambda key: (-costs[key], key)):
-        least = min(range(world_size), key=lambda rank: (loads[rank], rank))
-        ranks[least].append(client_id)
-        loads[least] += costs[client_id]
-    return ranks
+        rank = homes.get(client_id)
+        if rank is None or loads[rank] + costs[client_id] > most:
+            rank = min(range(world_size), key=lambda rank: (loads[rank], rank))
+        ranks[rank].append(client_id)
+        loads[rank] += costs[client_id]
+    return ranks, max(loads)

@@ -7,8 +7,10 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +32,23 @@ from fedrs_lightning.engine.ranks.preemption import Preemption
 from fedrs_lightning.engine.ranks.server import Publisher
 from fedrs_lightning.engine.ranks.shared import Neighbours, Room
 from fedrs_lightning.engine.ranks.uploads import Collector, Gathered
+from fedrs_lightning.engine.ranks.watch import before_ranks_end
 from fedrs_lightning.engine.settings import Schedule
+from fedrs_lightning.engine.writing import Writer
 from fedrs_lightning.errors import ConfigError, TrainingError
+from fedrs_lightning.files import naming_the_place
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.results.store import Record, RunStore
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.states import digest, first_not_finite, summing
 from fedrs_lightning.tasks.base import Task
 from fedrs_lightning.types import Client, State, Upload
+
+AT_THE_END = 30.0
+"""Seconds that an error leaves the last round that ended to be saved."""
+
+LAST_MOMENT = 5.0
+"""The same before other ranks, which may still be writing, are ended."""
 
 
 class Engine:
@@ -55,6 +66,8 @@ class Engine:
         channels_last: memory format of network and images.
         compile: compile the network.
         upload_memory: bytes of uploads that a rank holds in memory.
+        memory_cache: bytes of client memories that a rank keeps at hand.
+        write_behind: write client memories, logs and checkpoints while the next round trains.
         keep_checkpoints: how many of the newest stay on disk.
         preemption: listens for the scheduler's warning; None does not listen.
         loading: how batches come from the packs.
@@ -78,6 +91,8 @@ class Engine:
         channels_last: bool = False,
         compile: bool = False,
         upload_memory: float = 2**30,
+        memory_cache: float = 2**30,
+        write_behind: bool = True,
         keep_checkpoints: int = 2,
         preemption: Preemption | None = None,
         loading: Loading | None = None,
@@ -105,7 +120,8 @@ class Engine:
         if channels_last:
             task.model.to(memory_format=torch.channels_last)
         self.composer = Composer(task, method.private_keys(task), method.sent_keys(task))
-        self.memory = ClientMemory(self.path / "clients")
+        self.writer = Writer(write_behind)
+        self.memory = ClientMemory(self.path / "clients", self.writer, memory_cache)
         self.checkpoints = CheckpointStore(self.path / "checkpoints", keep_checkpoints)
         self.exchange = Exchange(fabric)
         self.room = Room(upload_memory, self.path / "spool" / f"rank-{fabric.global_rank}")
@@ -137,6 +153,7 @@ class Engine:
         self.best: dict[str, float] = {}
         self.loggers: dict[str, str] = {}
         self.preempted = False
+        self._handed_in: tuple[int, Future[bool]] | None = None  # the last round, and whether it is saved
 
     @property
     def server(self) -> State:
@@ -173,27 +190,36 @@ class Engine:
         if checkpoint is not None:
             self.round, self.published = checkpoint.round, self.publish(checkpoint.server)
             self.best, self.loggers = checkpoint.best, checkpoint.loggers
-        self.memory.index = dict(checkpoint.index) if checkpoint is not None else {}
+        self.memory.restart(checkpoint.index if checkpoint is not None else {}, self.round)
         if self.rank == 0:
             self.store.truncate(self.round)
             for round in self.checkpoints.rounds():
                 if round > self.round:
                     self.checkpoints.path(round).unlink()
-            self._prune()
+            self.memory.clear_leftovers(self.round)
+            self._prune(self.round, self.memory.index, self.best)
         self.exchange.barrier()
 
     def fit(self) -> None:
         """Run the remaining rounds. `preempted` tells afterwards whether the scheduler ended the run early.
 
+        When it returns, everything is written. When it raises, the last round that ended is saved if that is possible.
+
         Raises:
             TrainingError: a loss, upload or server state is not finite.
-            RunError: another rank is gone.
+            RunError: another rank is gone, or something cannot be written.
         """
         self._watch = _Stopwatch()
         self.fabric.call("on_run_start", engine=self)
         try:
-            while self.round < self.schedule.num_rounds and not self.preempted:
-                self._next_round()
+            with before_ranks_end(self.fabric, self._give_a_moment):
+                while self.round < self.schedule.num_rounds and not self.preempted:
+                    self._next_round()
+                with self.exchange.together():
+                    self.writer.drain()
+        except BaseException as error:
+            self._save_what_ended(error)
+            raise
         finally:
             self.fabric.call("on_run_end", engine=self)
             self.room.close()
@@ -215,10 +241,11 @@ class Engine:
         watch = self._watch
         cohort = self.sampler.sample(self.round)  # the same list on every rank
         steps = {client.id: float(self.loader.num_steps(client.id, self.schedule.local_epochs)) for client in cohort}
-        order, parts = in_order(cohort, steps), assign(steps, self.world_size)
-        ranks = {client: rank for rank, part in enumerate(parts) for client in part}
-        todo = {"num_steps": int(sum(steps[client] for client in parts[self.rank]))}
-        self.fabric.call("on_round_start", engine=self, num_clients=len(parts[self.rank]), **todo)
+        order, shares = in_order(cohort, steps), assign(steps, self.world_size)
+        ranks = {client_id: rank for rank, share in enumerate(shares) for client_id in share}
+        mine = shares[self.rank]
+        todo = {"num_steps": int(sum(steps[client] for client in mine)), "num_clients": len(mine)}
+        self.fabric.call("on_round_start", engine=self, **todo)
 
         self.collector.begin(self.round, order, [ranks[client.id] for client in order], self._weights_before(order))
         bytes_down = self._train(order, ranks)
@@ -226,17 +253,21 @@ class Engine:
         gathered = self.collector.finish(self.publish.next())
         self.published = self.publish(self._aggregate(gathered))
         self.memory.commit(gathered.keeps_memory, self.round)
+        self.memory.homes |= ranks
         busy = self.exchange.collect((watch.seconds["train"], bytes_down))
         watch.lap("exchange")
         evaluates = self.schedule.evaluates(self.round)
         evaluation = self.evaluator(self._served()) if evaluates else Evaluation()
         watch.lap("evaluate")
-        if self.rank == 0:
-            record = self._record(cohort, gathered, evaluation, busy)
-            self._save(record, gathered, evaluation, watch)
-            self.fabric.call("on_round_end", engine=self, record=record)
-            self.fabric.log_dict(logged(record), step=self.round)
-        self.exchange.barrier()
+        with self.exchange.together():
+            self.writer.check()  # what could not be written on any rank ends the run here
+            if self.rank == 0:
+                record = self._record(cohort, gathered, evaluation, busy)
+                self._save(record, gathered, evaluation, watch)
+                self.fabric.call("on_round_end", engine=self, record=record)
+            else:
+                watch.take()
+        self.memory.settled = self.round - 1
         self.preempted = self.preemption is not None and self.preemption.agreed(self.fabric)
 
     def _weights_before(self, order: Sequence[Client]) -> Tensor | None:
@@ -296,28 +327,54 @@ class Engine:
         }
 
     def _save(self, record: dict[str, Any], gathered: Gathered, evaluation: Evaluation, watch: _Stopwatch) -> None:
-        """Logs first, then the checkpoint that makes them count, then what no checkpoint needs any more."""
+        """Hand the round to the writer, once the round before it is saved."""
         rows: list[dict[str, Any]] = []
         for upload in sorted(gathered.uploads, key=lambda upload: upload.client.id):
             row = {"round": self.round, "client": upload.client.id, "phase": "train"}
             rows.append(row | {"num_samples": upload.client.num_samples, "num_steps": upload.num_steps} | upload.log)
         rows += [{"round": self.round} | row for row in evaluation.rows]
-        self.store.append_clients(rows)
         value = evaluation.metrics.get(f"validation/{self.score_name}")
         if value is not None and value > self.best.get("value", -math.inf):
             self.best = {"round": self.round, "value": value}
-        watch.lap("log")
-        # A round's record is written before its checkpoint, which therefore is counted with the next round.
-        record["timing"] |= watch.take()
-        self.store.append_round(record)
-        self.store.sync()
-        self.checkpoints.save(Checkpoint(self.round, self.server, dict(self.memory.index), self.loggers, self.best))
-        self._prune()
+        if self._handed_in is not None:
+            self.writer.wait(self._handed_in[1])
+        watch.lap("checkpoint")
+        # What is written of a round is counted with the next one, since its record is written first.
+        record["timing"] |= watch.take() | self.writer.take()
+        plain = (dict(self.memory.index), dict(self.loggers), dict(self.best))
+        checkpoint = Checkpoint(self.round, dict(self.server), *plain)
+        self._handed_in = self.round, self.writer.submit(partial(self._commit, rows, dict(record), checkpoint))
         watch.lap("checkpoint")
 
-    def _prune(self) -> None:
-        kept = self.checkpoints.prune({int(self.best["round"])} if self.best else set())
-        self.memory.prune([self.memory.index, *(self.checkpoints.index(round) for round in kept)])
+    def _commit(self, rows: list[dict[str, Any]], record: Record, checkpoint: Checkpoint) -> None:
+        """Logs first, then the checkpoint that makes them count, then what no checkpoint needs any more."""
+        with naming_the_place(self.path):
+            self.store.append_clients(rows)
+            self.store.append_round(record)
+            self.store.sync()
+            self.memory.wait_for(self.memory.named(checkpoint.round, checkpoint.index))
+            self.checkpoints.save(checkpoint)
+            self._prune(checkpoint.round, checkpoint.index, checkpoint.best)
+            self.fabric.log_dict(logged(record), step=checkpoint.round)
+
+    def _prune(self, round: int, index: dict[int, int], best: dict[str, float]) -> None:
+        kept = self.checkpoints.prune({int(best["round"])} if best else set())
+        self.memory.prune([index, *(self.checkpoints.index(round) for round in kept)], round)
+
+    def _give_a_moment(self) -> None:
+        """Before other ranks are ended: a moment for what they and this one still write of a round that has ended."""
+        self.writer.idle(LAST_MOMENT, self._handed_in and self._handed_in[1])
+
+    def _save_what_ended(self, error: BaseException) -> None:
+        """After an error: save the last round that ended where that is possible, and say so where it is not."""
+        self.writer.end(AT_THE_END, self._handed_in and self._handed_in[1])
+        if self._handed_in is None or self.checkpoints.path(self._handed_in[0]).exists():
+            return
+        failure = self.writer.failure
+        if failure is None or str(failure) != str(error):
+            problem = f"round {self._handed_in[0]} has ended but could not be saved"
+            reason = f" ({failure})" if failure is not None else ""
+            warnings.warn(f"{problem}{reason}; the same command runs it again", stacklevel=2)
 
     def _checked_newest(self) -> Checkpoint | None:
         """Rank 0 decides which checkpoint counts; all ranks load that one."""
@@ -388,12 +445,12 @@ class _Stopwatch:
     """Seconds by part of the round, since the last `take`."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {"checkpoint": 0.0}
+        self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
     def lap(self, name: str) -> None:
         now = time.perf_counter()
-        self.seconds[name] = now - self._last
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now
 
     def take(self) -> dict[str, float]:

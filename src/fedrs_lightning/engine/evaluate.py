@@ -121,11 +121,12 @@ class Evaluator:
         return [(name, indices) for name, indices in sets.items() if len(indices) and name in known]
 
     def _personal(self, server: State) -> list[Any]:
-        """Whole clients shared out over ranks."""
+        """Whole clients shared out over ranks, where they trained last if that keeps all busy."""
         sets = {client.id: self._sets(client) for client in self.federation.clients}
         costs = {client: float(sum(len(indices) for _, indices in own)) for client, own in sets.items()}
         units = []
-        for client_id in assign(costs, self.exchange.world_size)[self.exchange.rank]:
+        shares = assign(costs, self.exchange.world_size, self.local.memory.homes)
+        for client_id in shares[self.exchange.rank]:
             self.local.compose(client_id, server)
             units += [((name, client_id), self._score(indices, 0, 1)) for name, indices in sets[client_id]]
         return units

@@ -170,10 +170,11 @@ class LocalTraining:
         self.parameters = tuple(key for key in trainable(self.task) if key in self.composer.sent)
 
     def compose(self, client_id: int, server: State) -> tuple[State, State]:
-        """Install a client's model; returns what the server sent and what the client kept, on the device."""
+        """Install a client's model; returns what the server sent, on the device, and what the client kept, anywhere."""
         received = self.method.download(server, client_id)
-        kept = {key: tensor.to(self.fabric.device) for key, tensor in self.memory.load(client_id).items()}
-        self.composer.install(received, kept)
+        kept = self.memory.load(client_id)
+        model = {key: tensor.to(self.fabric.device) for key, tensor in kept.items() if key.startswith("model/")}
+        self.composer.install(received, model)
         return received, kept
 
     def train(self, client: Client, round: int, server: State) -> LocalResult:
@@ -185,7 +186,8 @@ class LocalTraining:
         received, kept = self.compose(client.id, server)
         with rng_stream(self.seed, "local", round, client.id):
             self.task.train()
-            memory = {key: value for key, value in kept.items() if not key.startswith("model/")}
+            own = {key: value for key, value in kept.items() if not key.startswith("model/")}
+            memory = {key: value.to(self.fabric.device, copy=True) for key, value in own.items()}  # methods may write
             local = self._local(client, round, received, memory)
             self.method.on_local_start(local)
             epochs = (self.loader.epoch(client.id, round, epoch) for epoch in range(self.local_epochs))

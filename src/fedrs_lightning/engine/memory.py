@@ -1,51 +1,96 @@
 """What each client keeps between rounds: one safetensors file per client and round, never written in place.
 
-A crash in mid-round leaves files of a round that no checkpoint names; they are ignored and removed, so that a resumed
-run reads exactly what the unbroken one read.
+Files are written behind from a snapshot. A rank keeps the newest memories of its own clients at hand, within a budget,
+and waits for a file that another rank has not finished yet. A crash in mid-round leaves files of a round that no
+checkpoint names; they are ignored and removed, so that a resumed run reads exactly what the unbroken one read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from fedrs_lightning.engine.writing import Writer
 from fedrs_lightning.errors import RunError
-from fedrs_lightning.files import atomic_path, naming_the_place
+from fedrs_lightning.files import atomic_path, naming_the_place, write_text
+from fedrs_lightning.states import nbytes
 from fedrs_lightning.types import State
 
 _NAME = re.compile(r"^(\d+)\.r(\d+)\.safetensors$")
+_FAILED = ".failed"
+
+PATIENCE = 600.0
+"""Seconds without any progress, after which a file of another rank is waited for no longer."""
+
+GRACE = 2.0
+"""The same while the run ends by an error, when the other rank may be gone."""
+
+
+@dataclass
+class _Kept:
+    """A memory at hand."""
+
+    round: int
+    state: State
+    size: int
 
 
 class ClientMemory:
     """Versioned memory of all clients in one folder that every rank sees.
 
+    Args:
+        folder: for the files.
+        writer: of this rank; none writes at once.
+        budget: bytes of memories that this rank keeps at hand, on the device where they were made. Beyond it, one
+            memory at a time waits in host memory for the writer.
+
     Attributes:
         index: newest committed round of each client that keeps anything; identical on all ranks, saved in checkpoints.
+        homes: ranks on which clients trained last, since this run was started; identical on all ranks.
+        settled: last round whose files are all there; later ones may still be on their way.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: Path, writer: Writer | None = None, budget: float = 0.0) -> None:
+        self.folder, self.writer, self.budget = Path(folder), writer or Writer(behind=False), budget
         self.folder.mkdir(parents=True, exist_ok=True)
         self.index: dict[int, int] = {}
+        self.homes: dict[int, int] = {}
+        self.settled = 0
+        self._kept: dict[int, _Kept] = {}
+        self._passing: tuple[int, _Kept, Future[bool]] | None = None  # beyond the budget, on its way to the file
 
     def path(self, client_id: int, round: int) -> Path:
         """File of one version."""
         return self.folder / f"{client_id:06d}.r{round:05d}.safetensors"
 
     def load(self, client_id: int) -> State:
-        """The committed memory of a client, on the CPU; empty for one that has kept nothing yet.
+        """The committed memory of a client, not to be written to; empty for one that has kept nothing yet.
+
+        Its tensors lie where they were made, or on the CPU.
 
         Raises:
-            RunError: the file that the index names is missing or damaged.
+            RunError: the file that the index names is missing or damaged, or another rank does not finish it.
         """
         round = self.index.get(client_id)
         if round is None:
             return {}
+        for kept in self._at_hand(client_id):
+            if kept.round == round:
+                return kept.state
         path = self.path(client_id, round)
+        if round > self.settled:
+            with self.writer.waiting():
+                self.wait_for([path])
         try:
             return load_file(path)
         except (OSError, SafetensorError) as error:
@@ -53,17 +98,62 @@ class ClientMemory:
             raise RunError(f"{problem}; resume to fall back to an earlier checkpoint") from None
 
     def save(self, client_id: int, round: int, state: State) -> bool:
-        """Write the version of `round`; it counts once `commit` names it. Returns whether there was anything."""
+        """Hand in a copy as the version of `round`, which counts once `commit` names it; False for an empty state.
+
+        Raises:
+            RunError: earlier work of the writer has failed.
+        """
         if not state:
             return False
+        size = nbytes(state)
+        self._kept.pop(client_id, None)
+        stays = sum(kept.size for kept in self._kept.values()) + size <= self.budget
+        if not stays and self._passing is not None:
+            self.writer.wait(self._passing[2])
+            self._passing = None
+        kept = _Kept(round, _snapshot(state, on_host=not stays), size)
         path = self.path(client_id, round)
-        with naming_the_place(path), atomic_path(path) as temporary:
-            save_file({key: tensor.detach().cpu().contiguous() for key, tensor in state.items()}, temporary)
+        done = self.writer.submit(partial(_write, path, _host_copy(kept.state)))
+        if stays:
+            self._kept[client_id] = kept
+        else:
+            self._passing = client_id, kept, done
         return True
 
     def commit(self, client_ids: Iterable[int], round: int) -> None:
         """Make the versions of `round` the current ones."""
         self.index.update(dict.fromkeys(client_ids, round))
+        # A client that has trained on another rank since is kept there.
+        self._kept = {client: kept for client, kept in self._kept.items() if kept.round == self.index.get(client)}
+        if self._passing is not None and self._passing[2].done():
+            self._passing = None
+
+    def named(self, round: int, index: Mapping[int, int]) -> list[Path]:
+        """Files of `round` that the index names."""
+        return [self.path(client_id, version) for client_id, version in sorted(index.items()) if version == round]
+
+    def wait_for(self, paths: Iterable[Path]) -> None:
+        """Wait until every file is there, finished by whichever rank writes it.
+
+        Raises:
+            RunError: a rank cannot write its files, or nothing has come for a long time.
+        """
+        missing, seen, since, pause = list(paths), "", time.monotonic(), 0.002
+        while missing := [path for path in missing if not path.exists()]:
+            self.writer.check()
+            for note in self.folder.glob(f"*{_FAILED}"):
+                reason = note.read_text(encoding="utf-8") or f"{note.with_suffix('')}: cannot be written"
+                raise RunError(reason)
+            now = time.monotonic()
+            growing = sorted((path.name, _size(path)) for path in self.folder.glob(".*.tmp"))
+            if seen != (state := f"{len(missing)} {growing}"):
+                seen, since = state, now
+            patience = GRACE if self.writer.ending.is_set() else PATIENCE
+            if now - since > patience:
+                problem = f"{missing[0]}: the rank that trained this client has not written it for {patience:.0f} s"
+                raise RunError(f"{problem}; look at that rank, then run the same command again")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
 
     def missing(self, index: Mapping[int, int]) -> Path | None:
         """The first file of `index` that is absent or no whole safetensors file, or None."""
@@ -75,9 +165,77 @@ class ClientMemory:
                 return path
         return None
 
-    def prune(self, kept: Iterable[Mapping[int, int]]) -> None:
-        """Delete every version that none of the kept indices names, and left-over temporary files."""
+    def prune(self, kept: Iterable[Mapping[int, int]], last: int) -> None:
+        """Delete every version up to round `last` that none of the kept indices names: later ones are being written."""
         names = {self.path(client_id, round).name for index in kept for client_id, round in index.items()}
         for path in self.folder.iterdir():
-            if (_NAME.match(path.name) and path.name not in names) or path.suffix == ".tmp":
+            found = _NAME.match(path.name)
+            if found and int(found[2]) <= last and path.name not in names:
                 path.unlink(missing_ok=True)
+
+    def restart(self, index: Mapping[int, int], round: int) -> None:
+        """Continue after `round`, whose files are all there."""
+        self.index, self.settled = dict(index), round
+        self.homes, self._kept, self._passing = {}, {}, None
+
+    def clear_leftovers(self, round: int) -> None:
+        """Delete what a broken run left of rounds after `round`, while no rank writes."""
+        for path in self.folder.iterdir():
+            found = _NAME.match(path.name)
+            if path.suffix in (".tmp", _FAILED) or (found and int(found[2]) > round):
+                path.unlink(missing_ok=True)
+
+    def _at_hand(self, client_id: int) -> list[_Kept]:
+        found = [self._kept[client_id]] if client_id in self._kept else []
+        return found + ([self._passing[1]] if self._passing is not None and self._passing[0] == client_id else [])
+
+
+def _snapshot(state: State, on_host: bool) -> State:
+    """A copy that later training does not change, in the layout that a file would give."""
+    layout = {"copy": True, "memory_format": torch.contiguous_format}
+    return {
+        key: tensor.detach().to("cpu" if on_host else tensor.device, **layout)  # type: ignore[call-overload]
+        for key, tensor in state.items()
+    }
+
+
+def _host_copy(snapshot: State) -> Callable[[], State]:
+    """For the writer: brings a snapshot into host memory, on CUDA beside the kernels of the thread that trains.
+
+    Called in that thread, so that the copy begins after what it has enqueued.
+    """
+    device = next((tensor.device for tensor in snapshot.values() if tensor.device.type == "cuda"), None)
+    if device is None:
+        return lambda: {key: tensor.cpu() for key, tensor in snapshot.items()}
+    ready = torch.cuda.current_stream(device).record_event()
+
+    def copied() -> State:
+        stream = torch.cuda.Stream(device)
+        stream.wait_event(ready)
+        with torch.cuda.stream(stream):
+            host = {key: tensor.to("cpu", non_blocking=True) for key, tensor in snapshot.items()}
+        stream.synchronize()
+        return host
+
+    return copied
+
+
+def _write(path: Path, host_copy: Callable[[], State]) -> None:
+    try:
+        with naming_the_place(path), atomic_path(path) as temporary:
+            save_file(host_copy(), temporary)
+    except Exception as error:
+        note = path.with_suffix(f"{path.suffix}{_FAILED}")  # for ranks that wait for the file
+        try:
+            write_text(note, str(error))
+        except OSError:
+            with contextlib.suppress(OSError):  # they lose patience by themselves
+                note.touch()
+        raise
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # renamed since
+        return -1

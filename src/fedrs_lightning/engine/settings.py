@@ -67,6 +67,9 @@ class FabricSettings:
             so.
         upload_memory: bytes that a rank may hold in uploads of one round, in GiB; more are spooled to the run
             directory.
+        memory_cache: what clients keep between rounds and a rank holds at hand beside the files, in GiB; on a GPU in
+            its memory.
+        write_behind: write client memories, logs and checkpoints while the next round trains; `false` waits for them.
         residence: where packed images lie: `map` leaves them in the mapped file, `ram` copies them into each rank's
             memory, `device` onto its device. What is too large for `residence_budget` stays mapped.
         residence_budget: GiB of packed images that a rank may hold. Of a mapped file it gives back what it touched
@@ -83,11 +86,15 @@ class FabricSettings:
     compile: bool = False
     deterministic: Literal["true", "warn", "false"] = "warn"
     upload_memory: float = 1.0
+    memory_cache: float = 1.0
+    write_behind: bool = True
     residence: Literal["map", "ram", "device"] = "map"
     residence_budget: float = 4.0
     prefetch: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
+        if not self.memory_cache >= 0:
+            raise ConfigError(f"fabric.memory_cache={self.memory_cache} must be 0 (off) or a number of GiB")
         if not self.residence_budget > 0:
             raise ConfigError(f"fabric.residence_budget={self.residence_budget} must be above 0 GiB")
         if self.prefetch != "auto" and self.prefetch < 0:

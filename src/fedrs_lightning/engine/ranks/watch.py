@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fedrs_lightning.errors import LostContact, RunError
@@ -32,7 +32,10 @@ class RankWatch(threading.Thread):
 
     Attributes:
         failure: what happened to the rank that died first; None while all is well.
+        before_end: called after Ctrl-C before ranks that are well are ended; takes a few seconds at most.
     """
+
+    before_end: Callable[[], None] | None = None
 
     def __init__(self, ranks: Sequence[subprocess.Popen[bytes]]) -> None:
         super().__init__(daemon=True, name="rank-watch")
@@ -69,6 +72,8 @@ class RankWatch(threading.Thread):
                 return
             if self._interrupted():
                 if not self._ended.wait(1.0):
+                    if self.before_end is not None:
+                        self.before_end()
                     self._end_all()
                     self._leave(130, f"interrupted; {ROUNDS_ARE_KEPT}")
                 return
@@ -121,6 +126,19 @@ def naming_the_dead_rank(watch: RankWatch | None) -> Iterator[None]:
         if failure is not None:
             raise RunError(failure) from None
         raise
+
+
+@contextlib.contextmanager
+def before_ranks_end(fabric: Any, action: Callable[[], None]) -> Iterator[None]:
+    """Within the body, Ctrl-C lets `action` run before it ends other ranks that this process started."""
+    watch: RankWatch | None = getattr(fabric.strategy.launcher, "watch", None)
+    if watch is not None:
+        watch.before_end = action
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch.before_end = None
 
 
 @contextlib.contextmanager
