@@ -1,8 +1,8 @@
 """How fast rank 0 adds up uploads, ordered and in float64, beside what `copy_` reaches on the same machine.
 
 Packed uploads of a ResNet-50, as the engine holds them, go through `FedAvg.aggregate`; one run of as many elements
-through `weighted_sum` shows what their division into many tensors costs. Rates are bytes of uploads a second. Seconds of
-the clock count, since rank 0 may use cores that wait; CPU seconds are printed beside them. `copy_` has one thread.
+through `weighted_sum` shows what their division into many tensors costs. Rates are bytes of uploads a second, by the
+clock, since rank 0 may use cores that wait; CPU seconds are printed beside them. `copy_` has one thread.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def body(fabric: L.Fabric, folder: Path) -> tuple[dict[str, list[float]], int]:
     source, target = torch.ones(nbytes(state) // 4), torch.ones(nbytes(state) // 4)
     places = {key: torch.empty_like(value) for key, value in state.items()}
     found: dict[str, list[float]] = {"copy": [], "packed and sent": [], "sent": [], "read": []}
-    for number in range(ROUNDS + UNCOUNTED):
+    for _ in range(ROUNDS + UNCOUNTED):
         fabric.barrier()
         if fabric.global_rank == 0:
             found["copy"].append(seconds(lambda: target.copy_(source))[0])

@@ -3,12 +3,14 @@
     python benchmarks/bench_federation.py [--jobs long short] [--repetitions 3] [--rounds 3] [--optimizer adam]
 
 A ResNet-18 on two CPU processes of one thread each (`federated_job.py` says what each way does), same images, batches,
-optimiser and allocator settings. `long`: 8 clients x 128 images of 64 x 64, batch 32. `short`: 64 clients x 16 images of
-32 x 32, one step a visit, where everything around the step counts. `many`: 512 such clients for one round, memory alone.
+optimiser and allocator settings. `long`: 8 clients x 128 images of 64 x 64, batch 32. `short`: 64 clients x 16 images
+of 32 x 32, one step a visit, where everything around the step counts. `many`: 512 such clients for one round, for its
+memory alone.
 
 The ways take turns, in an order that is reversed from repetition to repetition, and ratios are taken within one. Wall
 seconds run from the first step to the last aggregation, CPU seconds are those of all processes until everything is on
-disk. Peak memory is sampled in runs of their own, of all processes together, where shared pages count once. Wants two idle cores.
+disk. Peak memory is sampled in runs of their own, of all processes together, where shared pages count once. Wants two
+idle cores.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ def waited(found: Sequence[Found]) -> float:
 def seconds(name: str, folder: Path, repetitions: int) -> list[bool]:
     """Times of one job, and which goals are met."""
     found = repeat(tuple(WAYS), folder, repetitions)
-    # Measured: 0.1 % on a client's images in one batch; in several batches their order differs.
+    # Some 1e-5 where a client's images are one batch, whose order does not count.
     print(f"     plain and project ended {apart(folder):.4f} of their way apart")
     for way in ("plain", "project", "quiet"):
         print(
@@ -172,9 +174,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS), help="default: all")
-    parser.add_argument(
-        "--repetitions", type=int, default=3, help="of what is timed (default 3); 0 samples memory alone"
-    )
+    parser.add_argument("--repetitions", type=int, default=3, help="default 3; 0 samples memory alone")
     parser.add_argument("--rounds", type=int, help="of the jobs long and short (default 3)")
     parser.add_argument("--clients", type=int, help="fewer clients, for a look")
     parser.add_argument("--width", type=int, help="a narrower network, for a look")
