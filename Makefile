@@ -10,7 +10,8 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo demo-segmentation test test-cpus lint format docs options smoke bench cost clean
+.PHONY: help setup demo demo-segmentation test test-cpus lint format docs options smoke bench bench-federation gpu-check \
+	cost clean
 
 help: ## list the targets
 	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*## /\t/" | column -t -s "$$(printf "\t")"
@@ -72,8 +73,14 @@ format: setup ## let ruff format the code
 smoke: setup sample-data/eurosat/SYNTHETIC.json ## two rounds of the quickstart
 	$(BIN)/fedrs fit --config experiments/quickstart.yaml --schedule.num_rounds 2 --run.name smoke
 
-bench: setup ## benchmarks as ratios (minutes; wants an idle machine)
-	for file in benchmarks/bench_*.py; do $(BIN)/python $$file; done
+bench: setup ## benchmarks as ratios (half an hour; wants an idle machine)
+	failed=0; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || failed=1; done; exit $$failed
+
+bench-federation: setup ## rounds beside a bare loop and a plain FedAvg: time and memory (a quarter of an hour)
+	$(BIN)/python benchmarks/bench_federation.py
+
+gpu-check: setup ## digests, agreement with the CPU, speed and memory on one GPU, in build/gpu-check.json (8 minutes)
+	$(BIN)/python benchmarks/gpu_check.py --out build/gpu-check.json
 
 COMPARED := FedAvg,FedProx,FedBN,MOON,FedDC,FedAWA,FedGPS,FedMAD
 
