@@ -23,7 +23,8 @@ from fedrs_lightning.engine.cohort import CohortSampler, assign
 from fedrs_lightning.engine.evaluate import Evaluation, Evaluator
 from fedrs_lightning.engine.local import Composer, LocalResult, LocalTraining
 from fedrs_lightning.engine.memory import ClientMemory
-from fedrs_lightning.engine.ranks.exchange import Exchange, Gathered, UploadBuffers, contact
+from fedrs_lightning.engine.ranks.contact import contact
+from fedrs_lightning.engine.ranks.exchange import Exchange, Gathered, UploadBuffers
 from fedrs_lightning.engine.ranks.preemption import Preemption
 from fedrs_lightning.engine.settings import Schedule
 from fedrs_lightning.errors import ConfigError, TrainingError

@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fedrs_lightning.errors import FedrsError, LostContact, TrainingError
+from fedrs_lightning.engine.ranks.contact import contact
+from fedrs_lightning.errors import FedrsError, TrainingError
 from fedrs_lightning.states import Entry, PackedState, layout_of, nbytes, pack
 from fedrs_lightning.types import Client, State, Upload
 
@@ -227,19 +228,3 @@ def _header(upload: Upload, rank: int, keeps_memory: bool) -> _Header:
     state = upload.state
     assert isinstance(state, PackedState)
     return _Header(replace(upload, state={}), rank, state.layout, state.size, nbytes(state), keeps_memory)
-
-
-@contextlib.contextmanager
-def contact() -> Iterator[None]:
-    """Around anything that talks to other ranks.
-
-    Raises:
-        LostContact: one is gone.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        # "[gloo/transport/tcp/pair.cc:545] Read error [::1]:46221: Connection reset by peer. This is typically ..."
-        reason = str(error).splitlines()[0].rpartition("] ")[2].partition(". This is")[0]
-        problem = f"lost contact with another rank ({reason}), which says itself why"
-        raise LostContact(f"{problem}; finished rounds are on disk, the same command continues") from None
