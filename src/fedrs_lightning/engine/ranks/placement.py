@@ -23,21 +23,19 @@ class Machine:
         cores: that this process may run on.
         allotted: cores that Slurm gave to the job or step here; None outside a job.
         per_task: cores that Slurm gives to a task, where that was asked for.
-        nodes: machines of the Slurm job.
     """
 
     gpus: int
     cores: int
     allotted: int | None = None
     per_task: int | None = None
-    nodes: int = 1
 
     @classmethod
     def of(cls, environ: Mapping[str, str], gpus: int, cores: int) -> Machine:
         """From what torch and the system count, and from Slurm's environment variables."""
-        names = ("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK", "SLURM_JOB_NUM_NODES")
-        allotted, per_task, nodes = (int(environ[name]) if name in environ else None for name in names)
-        return cls(gpus, cores, allotted, per_task, nodes or 1)
+        names = ("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK")
+        allotted, per_task = (int(environ[name]) if name in environ else None for name in names)
+        return cls(gpus, cores, allotted, per_task)
 
 
 @dataclass(frozen=True)
