@@ -18,6 +18,10 @@ class ConfigError(FedrsError):
     """A key, type or value of the configuration."""
 
 
+class LaunchError(ConfigError):
+    """Ranks that do not fit the options: all of them find it, and rank 0 says it."""
+
+
 class DataError(FedrsError):
     """A data folder, file, raster or label."""
 

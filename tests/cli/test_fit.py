@@ -16,6 +16,7 @@ import yaml
 
 from fedrs_lightning.cli.config.command_line import configure
 from fedrs_lightning.cli.main import main
+from fedrs_lightning.results import environment
 from fedrs_lightning.results.run import Run
 from fedrs_lightning.results.store import RunStore
 from fedrs_lightning.synth.aerial.sample import AerialSample
@@ -288,6 +289,22 @@ def test_an_interrupted_run_continues_to_the_same_result(fit, stop, tmp_path, ro
     assert len(resumed.store.environment()["earlier"]) in (0, 1)
 
 
+def test_continuing_on_another_device_is_said_and_recorded(fit, stop, monkeypatch):
+    def on(name, until):
+        monkeypatch.setattr(environment, "cpu_model", lambda: name)
+        if until < 3:
+            stop(until)
+        return fit()
+
+    first, second, last = on("A", 1), on("B", 2), on("A", 3)
+    assert (first.code, second.code, last.code) == (130, 130, 0)
+    change = "began on A, continues on B: its result is neither device's, since they round differently"
+    warned = [[line for line in ran.err.splitlines() if line.startswith("warning: ")] for ran in (first, second, last)]
+    assert warned == [[], [f"warning: {last.store.path}: {change}"], []]
+    assert last.store.environment()["devices_used"] == ["A", "B"]
+    assert "Computed on different devices" in last.out
+
+
 def test_a_warning_of_the_scheduler_ends_the_run_at_the_end_of_its_round(fit, stop):
     reference = fit("--seed", 1, "--run.name", "reference")
 
@@ -360,12 +377,12 @@ def test_machine_options_give_a_finite_result_and_are_recorded(fit, name):
     values = [value for record in ran.store.rounds() for value in record["metrics"].values()]
     assert values
     assert torch.tensor(values).isfinite().all()
-    environment = ran.store.environment()
-    assert environment["precision"] == ("bf16-mixed" if name == "bf16" else "32-true")
-    assert environment["threads"] == (2 if name == "threads" else 1)
-    assert environment["world_size"] == 1
-    assert len(environment["devices"]) == 1
-    assert environment["determinism"]["deterministic_algorithms"] is False  # asked for on GPUs only
+    facts = ran.store.environment()
+    assert facts["precision"] == ("bf16-mixed" if name == "bf16" else "32-true")
+    assert facts["threads"] == (2 if name == "threads" else 1)
+    assert facts["world_size"] == 1
+    assert len(facts["devices"]) == 1
+    assert facts["determinism"]["deterministic_algorithms"] is False  # asked for on GPUs only
 
 
 def test_compile_through_the_command(fit, monkeypatch):

@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from fedrs_lightning.data.batches.loading import Loading
-from fedrs_lightning.engine.settings import FabricSettings
-from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.methods import FedMAD
 from fedrs_lightning.tasks import ClassificationTask
 
@@ -50,17 +48,3 @@ def test_bfloat16_runs_the_network_in_bfloat16(tmp_path):
     engine.fit()
     assert set(seen) == {torch.bfloat16}
     assert all(value.dtype != torch.bfloat16 for value in engine.server.values())
-
-
-def test_devices_that_are_not_there():
-    with pytest.raises(ConfigError, match="at least 1"):
-        FabricSettings(devices=0, accelerator="cpu").resolve(4)
-    if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="sees no CUDA device"):
-            FabricSettings(accelerator="gpu").resolve(4)
-
-
-def test_auto_takes_one_rank_a_core_with_one_thread_and_no_more_ranks_than_clients():
-    accelerator, devices, threads = FabricSettings(accelerator="cpu").resolve(1)
-    assert (accelerator, devices, threads) == ("cpu", 1, 1)
-    assert FabricSettings(accelerator="cpu", devices=3, threads_per_rank=2).resolve(8) == ("cpu", 3, 2)

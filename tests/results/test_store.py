@@ -149,3 +149,13 @@ def test_manifest_and_split_are_plain_json(tmp_path):
     store.write_split({"test": ["a.jpg"]})
     assert json.loads((tmp_path / "data.json").read_text()) == store.manifest() == {"dataset": "EuroSAT"}
     assert store.split() == {"test": ["a.jpg"]}
+
+
+def test_devices_of_all_lives_of_a_run_are_known(tmp_path):
+    store = RunStore(tmp_path)
+    assert store.devices() == []
+    store.write_environment({"devices": ["B", "B"]})
+    store.write_environment({"devices": ["A"]})
+    assert store.devices() == ["B", "A"]
+    store.write_environment({"devices": ["A"], "devices_used": ["A"]})  # what came before had computed nothing
+    assert store.devices() == ["A"]

@@ -209,3 +209,23 @@ def test_formats_agree(make_run, expected):
     assert f"| **{shown}** |" in texts["markdown"]
     assert f"{shown}*".replace(" ", "") in texts["terminal"]
     assert json.loads(texts["json"])["tables"][0]["rows"][0]["columns"]["last round"]["mean"] == float(rows[0]["mean"])
+
+
+def captions(stores):
+    collection = collect(stores)
+    (table,) = tabulate(collection)
+    return [line for line in table.caption if line.startswith("Computed on")]
+
+
+def test_runs_of_different_devices_are_said_under_the_table(make_run):
+    stores = [make_run(method=method, seed=seed) for method, seed in (("FedMAD", 0), ("FedMAD", 1), ("FedBN", 0))]
+    assert captions(stores) == []  # nothing is known of them
+    for store, devices in zip(stores, (["H200", "H200"], ["H200"], ["H200"]), strict=True):
+        store.write_environment({"devices": devices})
+    assert captions(stores) == []
+    stores[1].write_environment({"devices": ["Xeon"]})
+    stores[2].write_environment({"devices": ["Xeon"], "devices_used": ["Xeon"]})
+    different = "Computed on different devices, which round differently"
+    assert captions(stores) == [f"{different}: H200: FedMAD seed 0; H200 and Xeon: FedMAD seed 1; Xeon: FedBN"]
+    assert captions(stores[2:]) == []
+    assert captions(stores[1:2]) == [f"{different}: H200 and Xeon: FedMAD"]

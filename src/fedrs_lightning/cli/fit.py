@@ -16,7 +16,7 @@ from fedrs_lightning.cli import run_directory
 from fedrs_lightning.cli.config.command_line import build, configure
 from fedrs_lightning.cli.process import rank, run_settings
 from fedrs_lightning.engine.ranks.watch import ROUNDS_ARE_KEPT
-from fedrs_lightning.errors import ConfigError, FedrsError, LostContact, TrainingError
+from fedrs_lightning.errors import ConfigError, FedrsError, LaunchError, LostContact, TrainingError
 from fedrs_lightning.files import naming_the_place
 from fedrs_lightning.progress import waiting
 from fedrs_lightning.results.store import ROUNDS
@@ -58,7 +58,7 @@ def _failed(error: BaseException) -> int:
         text = f"interrupted; {ROUNDS_ARE_KEPT}" if code == 130 else " ".join(str(error).split())
         print(f"fedrs fit: {text}", file=sys.stderr)
         return _end(code)
-    if isinstance(error, FedrsError) and not isinstance(error, LostContact):
+    if isinstance(error, FedrsError) and not isinstance(error, LostContact | LaunchError):
         time.sleep(5.0)
         print(f"fedrs fit: {' '.join(str(error).split())} (rank {rank()})", file=sys.stderr)
     return _end(2)
@@ -107,13 +107,15 @@ def _run(run: Run, state: str) -> int:
 
     with waiting("loading data set, network and method", rank()):
         built = build(run)
-    from fedrs_lightning.engine.ranks.exchange import contact
+    from fedrs_lightning.engine.ranks.contact import contact
+    from fedrs_lightning.engine.ranks.launch import this_launch
     from fedrs_lightning.engine.ranks.watch import watching_ranks
-    from fedrs_lightning.engine.settings import started_externally
 
     if built.fabric.compile:
         _require_compiler()
-    if int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))) == 0:
+    launch = this_launch()
+    local_rank = int(os.environ.get("LOCAL_RANK", "0")) if launch is None else launch.local_rank
+    if local_rank == 0 and (launch is None or state == "moved"):
         built.data.prepare()  # before further ranks start: a wrong folder is reported once and at once
     if state == "moved":
         run_directory.check_data(run, run_directory.manifest_of(built.task, built.data.federation(run.seed)))
@@ -121,10 +123,12 @@ def _run(run: Run, state: str) -> int:
             run_directory.report(run, "this run was complete already, on the same data under another path")
         return 0
     loggers, ids = _loggers(run, built)
-    # Ranks of an external launcher are there already, and the first of each machine may still be preparing the data.
-    federation = None if started_externally() else built.data.federation(run.seed)
+    # Ranks of an external launcher are there already: they join first, and wait while the data are prepared.
+    federation = None if launch is not None else built.data.federation(run.seed)
     fabric = _launch(built, federation, loggers)
     with watching_ranks(fabric):
+        if local_rank == 0 and launch is not None:
+            built.data.prepare()
         with contact():
             fabric.barrier()
         federation = federation or built.data.federation(run.seed)

@@ -82,8 +82,7 @@ def _row(arguments: list[str], name: str | None, options: Namespace) -> dict[str
         example = "such as experiments/feddap/compound.yaml for FedDAP"
         raise ConfigError(f"--compare {name}: {error}; {why}, {example}") from None
     side, source = _side(built.data, options.side)
-    accelerator, _, _ = built.fabric.resolve(1)
-    fabric = Fabric(accelerator=accelerator, devices=1, precision=built.fabric.precision)
+    fabric = Fabric(accelerator=built.fabric.resolve(1).accelerator, devices=1, precision=built.fabric.precision)
     fabric.launch()
     data = built.data
     batch_size = built.schedule.batch_size

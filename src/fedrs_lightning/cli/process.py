@@ -21,7 +21,7 @@ LIBRARIES = ("lightning", "lightning.fabric", "lightning.pytorch")
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # names of glibc's mallopt(3)
 _VARIABLES = (
     *("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG"),
-    *("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", RANK_ZERO),
+    *("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "GLOO_SOCKET_IFNAME", RANK_ZERO),
     *("WANDB_MODE", "WANDB_SILENT"),
 )
 
@@ -44,12 +44,16 @@ def run_settings() -> Iterator[None]:
         threads = torch.get_num_threads()
         strict = torch.are_deterministic_algorithms_enabled()
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        cudnn = torch.backends.cudnn
+        kernels = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
         quieten()
         try:
             yield
         finally:
             torch.set_num_threads(threads)
             torch.use_deterministic_algorithms(strict, warn_only=warn_only)
+            torch.set_float32_matmul_precision(kernels[0])
+            cudnn.allow_tf32, cudnn.benchmark = kernels[1:]
             sys.excepthook = hook  # Weights & Biases sets one
             for number, handler in handlers.items():
                 signal.signal(number, handler)

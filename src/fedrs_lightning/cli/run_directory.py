@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -136,9 +137,20 @@ def open_run(engine: Engine, run: Run) -> None:
                 check_data(run, manifest)
                 run.store.write_config(_HEAD + yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True))
                 devices, precision = [device for device, _ in facts], run.config["fabric"]["precision"]
-                run.store.write_environment(environment(engine.world_size, precision, facts[0][1], devices))
+                known = environment(engine.world_size, precision, facts[0][1], devices)
+                run.store.write_environment(known | {"devices_used": _devices_used(run, devices)})
                 run.store.write_manifest(manifest)
                 run.store.write_split(_sample_ids(engine.federation))
+
+
+def _devices_used(run: Run, devices: list[str]) -> list[str]:
+    """Of this run so far, those of now included; says when these are others."""
+    before = run.store.devices() if run.store.rounds() else []
+    new = [name for name in dict.fromkeys(devices) if name not in before]
+    if before and new:
+        change = f"{run.path}: began on {' and '.join(before)}, continues on {' and '.join(new)}"
+        warnings.warn(f"{change}: its result is neither device's, since they round differently", stacklevel=2)
+    return [*before, *new]
 
 
 def _device_facts(engine: Engine) -> tuple[str, int]:

@@ -29,6 +29,7 @@ from fedrs_lightning.cli.combinations import (
 )
 from fedrs_lightning.cli.config.nearest_names import nearest
 from fedrs_lightning.cli.options import Parser, above
+from fedrs_lightning.engine.ranks.launch import this_launch
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.progress import Meter, Progress
 from fedrs_lightning.results.render import terminal
@@ -187,6 +188,8 @@ def _start(job: Job, command: Sequence[str]) -> None:
     # Unbuffered: lines of stdout and stderr reach the log in the order in which they were written. A session of its
     # own: Ctrl-C in the terminal comes to the sweep alone, which then stops the child's ranks together.
     variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if this_launch() is None:  # without the terminal of an interactive step the child would take it for one of srun
+        variables.pop("SLURM_STEP_ID", None)
     job.start = time.monotonic()
     outputs: Any = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "start_new_session": True}
     with job.log.open("wb") as log:

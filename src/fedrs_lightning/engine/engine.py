@@ -27,7 +27,8 @@ from fedrs_lightning.engine.device import Placement
 from fedrs_lightning.engine.evaluate import Evaluation, Evaluator
 from fedrs_lightning.engine.local import Composer, LocalTraining
 from fedrs_lightning.engine.memory import ClientMemory
-from fedrs_lightning.engine.ranks.exchange import Exchange, contact
+from fedrs_lightning.engine.ranks.contact import contact
+from fedrs_lightning.engine.ranks.exchange import Exchange
 from fedrs_lightning.engine.ranks.preemption import Preemption
 from fedrs_lightning.engine.ranks.server import Publisher
 from fedrs_lightning.engine.ranks.shared import Neighbours, Room

@@ -10,6 +10,7 @@ from fedrs_lightning.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedrs_lightning.data.batches.loading import Loading
+    from fedrs_lightning.engine.ranks.placement import Placement
 
 ALWAYS_EVALUATED = 4
 """Last rounds that are evaluated whatever `evaluate_every` says: their mean stands beside the last value."""
@@ -55,16 +56,22 @@ class FabricSettings:
 
     Args:
         accelerator: `cpu`, `gpu`, or `auto` (a GPU where there is one).
-        devices: ranks on a machine; `auto` takes what SLURM or torchrun started, else every GPU, or on a CPU one rank
-            per core, never more than clients in a round.
-        num_nodes: machines; `auto` takes what SLURM or torchrun started, else one.
+        devices: GPUs of a machine that compute, or on CPUs ranks; `auto` takes what srun or torchrun started, else
+            every GPU, or on a CPU one rank per core, never more than clients in a round.
+        ranks_per_device: ranks that share a GPU, for many small clients; on CPUs it multiplies the ranks.
+        num_nodes: machines; `auto` takes what srun or torchrun started, else one.
+        join_timeout: seconds that ranks wait for each other at the start.
         precision: `32-true` or `bf16-mixed`. float16 is not offered: its loss scale would travel from client to client.
+        matmul_precision: of float32 on GPUs, with torch's words, for matrix products and convolutions: `highest` is
+            full float32, `high` TF32 (ten bits of mantissa), `medium` bfloat16 in products and TF32 in convolutions.
+            CPUs always compute in full float32.
         threads_per_rank: CPU threads of a rank. Unset: one on CPUs (faster than one rank with several, and the bits of
-            a sum depend on the number of threads), cores divided by ranks beside GPUs.
+            a sum depend on the number of threads), beside GPUs the cores of its task, or of the machine divided by
+            ranks.
         channels_last: lay images out channel by channel per pixel; faster convolutions on most hardware.
         compile: compile the network with torch.compile, once for all clients.
-        deterministic: ask torch for deterministic kernels: `true` refuses an operation that has none, `warn` only says
-            so.
+        deterministic: ask torch for deterministic kernels on GPUs: `true` refuses an operation that has none, `warn`
+            only says so, `false` lets cuDNN choose the fastest kernel by trying. CPUs are deterministic anyway.
         upload_memory: bytes that a rank may hold in uploads of one round, in GiB; more are spooled to the run
             directory.
         memory_cache: what clients keep between rounds and a rank holds at hand beside the files, in GiB; on a GPU in
@@ -79,12 +86,15 @@ class FabricSettings:
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int | Literal["auto"] = "auto"
+    ranks_per_device: int = 1
     num_nodes: int | Literal["auto"] = "auto"
+    join_timeout: float = 600.0
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    matmul_precision: Literal["highest", "high", "medium"] = "highest"
     threads_per_rank: int | None = None
     channels_last: bool = False
     compile: bool = False
-    deterministic: Literal["true", "warn", "false"] = "warn"
+    deterministic: Literal["true", "warn", "false"] = "true"
     upload_memory: float = 1.0
     memory_cache: float = 1.0
     write_behind: bool = True
@@ -95,6 +105,13 @@ class FabricSettings:
     def __post_init__(self) -> None:
         if not self.memory_cache >= 0:
             raise ConfigError(f"fabric.memory_cache={self.memory_cache} must be 0 (off) or a number of GiB")
+        for name in ("devices", "num_nodes", "ranks_per_device", "threads_per_rank"):
+            value = getattr(self, name)
+            if value not in ("auto", None) and value < 1:
+                otherwise = ", or auto" if name in ("devices", "num_nodes") else ""
+                raise ConfigError(f"fabric.{name}={value} must be at least 1{otherwise}")
+        if not self.join_timeout > 0:
+            raise ConfigError(f"fabric.join_timeout={self.join_timeout} must be above 0 s")
         if not self.residence_budget > 0:
             raise ConfigError(f"fabric.residence_budget={self.residence_budget} must be above 0 GiB")
         if self.prefetch != "auto" and self.prefetch < 0:
@@ -108,45 +125,18 @@ class FabricSettings:
         ahead = None if self.prefetch == "auto" else self.prefetch
         return Loading(self.residence, self.residence_budget * 2**30, ahead)
 
-    def resolve(self, num_clients: int) -> tuple[str, int, int]:
-        """Accelerator, ranks on this machine and threads per rank.
+    def resolve(self, num_clients: int) -> Placement:
+        """Accelerator, ranks and GPUs of this machine, and threads per rank.
 
         Raises:
-            ConfigError: an accelerator or number of devices that is not there.
+            ConfigError: see `ranks.placement.place`.
         """
         import torch
 
+        from fedrs_lightning.engine.ranks.launch import this_launch
+        from fedrs_lightning.engine.ranks.placement import Machine, place
         from fedrs_lightning.results.environment import available_cores
 
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        accelerator = ("gpu" if gpus else "cpu") if self.accelerator == "auto" else self.accelerator
-        if accelerator == "gpu" and not gpus:
-            problem = "fabric.accelerator=gpu, but torch sees no CUDA device"
-            raise ConfigError(f"{problem}; use --fabric.accelerator cpu or install a CUDA build of torch")
-        cores = available_cores()
-        if self.devices == "auto":
-            started = count_from_environment("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE")
-            devices = started or min(gpus if accelerator == "gpu" else cores, max(1, num_clients))
-        else:
-            devices = self.devices
-        if devices < 1:
-            raise ConfigError(f"fabric.devices={devices} must be at least 1, or auto")
-        if accelerator == "gpu" and devices > gpus:
-            raise ConfigError(f"fabric.devices={devices}, but torch sees {gpus} CUDA device(s); lower it or use auto")
-        threads = self.threads_per_rank
-        if threads is None:
-            threads = 1 if accelerator == "cpu" else max(1, cores // devices)
-        if threads < 1:
-            raise ConfigError(f"fabric.threads_per_rank={threads} must be at least 1")
-        return accelerator, devices, threads
-
-
-def started_externally() -> bool:
-    """Whether torchrun or srun started this process. A shell inside a SLURM allocation has no step."""
-    return "TORCHELASTIC_RUN_ID" in os.environ or "SLURM_STEP_ID" in os.environ
-
-
-def count_from_environment(torchrun: str, slurm: str) -> int | None:
-    """How many an external launcher started, or None."""
-    name = torchrun if "TORCHELASTIC_RUN_ID" in os.environ else slurm
-    return int(os.environ[name]) if started_externally() and name in os.environ else None
+        machine = Machine.of(os.environ, gpus, available_cores())
+        return place(self, this_launch(), machine, num_clients, "NODE_RANK" in os.environ)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrs_lightning.errors import check_choices
-from fedrs_lightning.nn.precision import full_precision, in_at_least_float32
+from fedrs_lightning.nn.precision import FullLinear, full_precision, pointwise, product
 from fedrs_lightning.nn.prototypes import unit
 from fedrs_lightning.types import Output
 
@@ -38,7 +38,7 @@ def pooled_cells(maps: Tensor, side: int) -> Tensor:
     no fixed order.
     """
     rows, columns = (_cell_weights(length, side, maps) for length in maps.shape[-2:])  # [side, H], [side, W]
-    return (rows @ (maps @ columns.T)).flatten(1)
+    return product(rows, product(maps, columns.T)).flatten(1)
 
 
 def _cell_weights(length: int, side: int, like: Tensor) -> Tensor:
@@ -83,8 +83,12 @@ def mlp(sizes: Sequence[int], activation: Activation) -> nn.Sequential:
     """Linear layers of the given sizes with the activation between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), _ACTIVATIONS[activation]()]
+        layers += [FullLinear(inputs, outputs), _ACTIVATIONS[activation]()]
     return nn.Sequential(*layers[:-1])
+
+
+def _apply(conv: nn.Conv2d, maps: Tensor) -> Tensor:
+    return pointwise(maps, conv.weight[:, :, 0, 0], conv.bias)
 
 
 class Modulator(nn.Module):
@@ -218,7 +222,7 @@ class DAP(nn.Module):
 
     def embed(self, embedding: Tensor) -> Tensor:
         """Embeddings [B, D, h, w] of the decoder's output, not yet of unit length, in at least float32."""
-        return in_at_least_float32(self.head(embedding))
+        return _apply(self.head, embedding)
 
     def descriptors(self, output: Output) -> tuple[Tensor, Tensor]:
         """q_spec [2 D_c] and q_spa [23 D_r] of a batch."""
@@ -227,7 +231,7 @@ class DAP(nn.Module):
         shallow, deep = output.shallow, output.deep
         if self.detach:
             shallow, deep = shallow.detach(), deep.detach()
-        shallow, deep = (in_at_least_float32(maps) for maps in (self.spectral_conv(shallow), self.spatial_conv(deep)))
+        shallow, deep = _apply(self.spectral_conv, shallow), _apply(self.spatial_conv, deep)
         with full_precision(shallow):
             return spectral_descriptor(shallow, self.eps), spatial_descriptor(deep, self.eps)
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrs_lightning.nn.precision import full_precision, in_at_least_float32
+from fedrs_lightning.nn.precision import full_precision, in_at_least_float32, pointwise, product
 from fedrs_lightning.states import dot, ordered_sum
 from fedrs_lightning.types import Batch
 
@@ -86,7 +86,7 @@ def class_statistics(
     share = inside.to(pixels.dtype)
     if normalise:
         share = share / torch.linalg.vector_norm(pixels, dim=1).clamp(min=EPS)[..., None]
-    return (pixels @ share).double().sum(0).T, inside.sum((0, 1))
+    return product(pixels, share).double().sum(0).T, inside.sum((0, 1))
 
 
 def update_anchors(sums: Tensor, counts: Tensor, anchors: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,7 +123,7 @@ def cosines(embedding: Tensor, prototypes: Tensor) -> Tensor:
         [B, M, h, w].
     """
     length = torch.linalg.vector_norm(embedding, dim=1, keepdim=True).clamp(min=EPS)  # [B, 1, h, w]
-    return F.conv2d(embedding, prototypes[:, :, None, None]) / length
+    return pointwise(embedding, prototypes) / length
 
 
 def supervised_labels(labels: Tensor, valid: Tensor) -> Tensor:

@@ -141,6 +141,13 @@ class RunStore:
         """Facts of `environment.json`, None when absent."""
         return self._json(ENVIRONMENT)
 
+    def devices(self) -> list[str]:
+        """Names of the devices that any part of the run was computed on, in the order of their first use."""
+        facts = self.environment() or {}
+        lists = [one.get("devices", []) for one in (*facts.get("earlier", []), facts)]
+        names: list[str] = facts.get("devices_used") or [name for devices in lists for name in devices]
+        return list(dict.fromkeys(names))
+
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Write `data.json`: what the run was trained and tested on."""
         write_json(self.path / MANIFEST, dict(manifest))

@@ -97,6 +97,7 @@ def collect(stores: Iterable[RunStore]) -> Collection:
                 left_out.append((store, _progress(store, result)))
                 continue
             key = (_text(store, result, "experiment"), label_of(store, result))
+            result["devices"] = store.devices()
             buckets.setdefault(key, []).append((store, result, flatten(store.config())))
         except RunError as error:
             left_out.append((store, str(error)))
@@ -317,7 +318,24 @@ def _caption(experiment: str, groups: list[Group], metrics: Sequence[str]) -> li
     lines.append("Mean ± sample deviation over seeds; * best of its column")
     if len({group.headline for group in groups}) > 1:
         lines.append("The rows have different protocols: the best is marked among rows of one protocol only")
-    return lines
+    return lines + _devices(groups)
+
+
+def _devices(groups: Sequence[Group]) -> list[str]:
+    """Where runs come from different devices, which runs come from which."""
+    known: dict[str, list[str]] = {}
+    for group in groups:
+        seeds: dict[str, list[int]] = {}
+        for result in group.results:
+            seeds.setdefault(" and ".join(sorted(result.get("devices", ()))), []).append(result["seed"])
+        for names, some in seeds.items():
+            which = f" seed {', '.join(map(str, some))}" if len(seeds) > 1 else ""
+            known.setdefault(names, []).append(f"{group.label}{which}")
+    known.pop("", None)  # written by a version that did not say
+    if len({name for group in groups for result in group.results for name in result.get("devices", ())}) < 2:
+        return []
+    shares = "; ".join(f"{names}: {', '.join(rows)}" for names, rows in known.items())
+    return [f"Computed on different devices, which round differently: {shares}"]
 
 
 def _steps(results: Sequence[Record]) -> list[str]:

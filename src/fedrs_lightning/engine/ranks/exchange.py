@@ -12,7 +12,8 @@ from typing import Any
 import lightning as L
 import torch.distributed as dist
 
-from fedrs_lightning.errors import FedrsError, LostContact, TrainingError
+from fedrs_lightning.engine.ranks.contact import contact
+from fedrs_lightning.errors import FedrsError, TrainingError
 
 
 class Exchange:
@@ -69,19 +70,3 @@ class Exchange:
             return value
         with contact():
             return self.fabric.broadcast(value)
-
-
-@contextlib.contextmanager
-def contact() -> Iterator[None]:
-    """Around anything that talks to other ranks.
-
-    Raises:
-        LostContact: one is gone.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        # "[gloo/transport/tcp/pair.cc:545] Read error [::1]:46221: Connection reset by peer. This is typically ..."
-        reason = str(error).splitlines()[0].rpartition("] ")[2].partition(". This is")[0]
-        problem = f"lost contact with another rank ({reason}), which says itself why"
-        raise LostContact(f"{problem}; finished rounds are on disk, the same command continues") from None

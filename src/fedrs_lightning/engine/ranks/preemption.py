@@ -12,8 +12,10 @@ import subprocess
 from types import FrameType
 
 import lightning as L
+import torch
+import torch.distributed as dist
 
-from fedrs_lightning.engine.ranks.exchange import contact
+from fedrs_lightning.engine.ranks.contact import contact
 from fedrs_lightning.errors import RunError
 
 
@@ -35,8 +37,10 @@ class Preemption:
         """
         if fabric.world_size == 1:
             return self.warned
+        warned = torch.tensor(int(self.warned))  # in host memory on every device: the group is gloo
         with contact():
-            return bool(fabric.strategy.reduce_boolean_decision(self.warned, all=False))
+            dist.all_reduce(warned, op=dist.ReduceOp.MAX)
+        return bool(warned)
 
 
 def requeue() -> str | None:

@@ -13,7 +13,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from fedrs_lightning.engine.ranks.exchange import Exchange, contact
+from fedrs_lightning.engine.ranks.contact import contact
+from fedrs_lightning.engine.ranks.exchange import Exchange
 from fedrs_lightning.engine.ranks.shared import Block, Neighbours, Room
 from fedrs_lightning.flat import FlatLayout, FlatState, flat_copy
 from fedrs_lightning.types import State

@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fedrs_lightning.engine.ranks.exchange import Exchange, contact
+from fedrs_lightning.engine.ranks.contact import contact
+from fedrs_lightning.engine.ranks.exchange import Exchange
 from fedrs_lightning.engine.ranks.shared import Block, Neighbours, Place, Room
 from fedrs_lightning.engine.ranks.sums import GROUP, Ledger, RunningSum, SharedSum
 from fedrs_lightning.errors import ConfigError, FedrsError, TrainingError
