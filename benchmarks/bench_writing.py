@@ -20,7 +20,7 @@ from fedrs_lightning.methods import FedAvg, LocalOnly
 from fedrs_lightning.seeding import rng_stream
 from fedrs_lightning.tasks import ClassificationTask
 
-ROUNDS, SERIES = 4, 3
+ROUNDS, SERIES = 3, 3
 
 
 def cost(make_method, behind: bool) -> tuple[float, float]:
