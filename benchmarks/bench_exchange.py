@@ -20,11 +20,14 @@ import torch
 
 from common import finish, report, scratch
 from fedrs_lightning.cli.process import quieten
-from fedrs_lightning.engine.ranks.exchange import Exchange, UploadBuffers
+from fedrs_lightning.engine.ranks.exchange import Exchange
+from fedrs_lightning.engine.ranks.shared import Neighbours, Room
 from fedrs_lightning.engine.ranks.strategy import ClientParallelStrategy
+from fedrs_lightning.engine.ranks.uploads import Collector
+from fedrs_lightning.flat import FlatLayout, FlatState, flat_copy
 from fedrs_lightning.states import digest, nbytes
 from fedrs_lightning.tasks import ClassificationTask
-from fedrs_lightning.types import Client, State, Upload
+from fedrs_lightning.types import Client, Upload
 
 ROUNDS, UNCOUNTED = 12, 2
 GOAL = 0.5
@@ -32,24 +35,25 @@ SENDER = Client(0, 1)
 
 
 class Transfer:
-    """An upload's way from rank 1 to rank 0, in the calls of the engine."""
+    """An upload's way from rank 1 to rank 0, in the calls of the engine, for a method that needs all uploads."""
 
-    def __init__(self, fabric: L.Fabric, folder: Path) -> None:
-        self.buffers = UploadBuffers(2**30, folder / f"rank-{fabric.global_rank}")
-        self.exchange = Exchange(fabric, self.buffers)
-        self.sends = fabric.global_rank == 1
+    def __init__(self, fabric: L.Fabric, folder: Path, layout: FlatLayout) -> None:
+        exchange = Exchange(fabric)
+        room = Room(2**30, folder / f"rank-{fabric.global_rank}")
+        neighbours = Neighbours(fabric.global_rank, exchange.collect, room.folder)
+        self.exchange, self.sends = exchange, fabric.global_rank == 1
+        self.collector = Collector(exchange, neighbours, room, layout, (), 1, False, torch.device("cpu"), layout.size)
+        self.out = FlatState(FlatLayout.of({}), torch.empty(0, dtype=torch.uint8))
 
-    def pack(self, state: State) -> dict[int, Upload]:
-        """What this rank sends, packed."""
-        return {SENDER.id: Upload(SENDER, self.buffers.put(state, "upload"), 1)} if self.sends else {}
+    def pack(self, state: FlatState) -> None:
+        """Put what this rank sends where the other can read it."""
+        self.collector.begin(1, [SENDER], [1], None)
+        if self.sends:
+            self.collector.put(0, Upload(SENDER, state, 1), {}, False)
 
-    def send(self, mine: dict[int, Upload]) -> list[Upload]:
+    def send(self) -> list[Upload]:
         """Bring it to rank 0, which gets it."""
-        return self.exchange.gather(mine, [SENDER], set()).uploads
-
-    def clear(self) -> None:
-        """The end of the round."""
-        self.buffers.clear()
+        return self.collector.finish(self.out).uploads
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -62,8 +66,8 @@ def body(fabric: L.Fabric, folder: Path) -> tuple[dict[str, list[float]], int]:
     """Seconds of rank 0 for each way of each round, and bytes of the upload."""
     torch.set_num_threads(1)
     torch.manual_seed(fabric.global_rank)
-    state = ClassificationTask("resnet50", 1000, 3).model_state()
-    transfer = Transfer(fabric, folder)
+    state = flat_copy(ClassificationTask("resnet50", 1000, 3).model_state())
+    transfer = Transfer(fabric, folder, state.layout)
     source, target = torch.ones(nbytes(state) // 4), torch.ones(nbytes(state) // 4)
     places = {key: torch.empty_like(value) for key, value in state.items()}
     found: dict[str, list[float]] = {"copy": [], "packed and sent": [], "sent": [], "read": []}
@@ -72,18 +76,16 @@ def body(fabric: L.Fabric, folder: Path) -> tuple[dict[str, list[float]], int]:
         if fabric.global_rank == 0:
             found["copy"].append(seconds(lambda: target.copy_(source))[0])
         fabric.barrier()
-        taken, uploads = seconds(lambda: transfer.send(transfer.pack(state)))
+        taken, uploads = seconds(lambda: (transfer.pack(state), transfer.send())[1])
         found["packed and sent"].append(taken)
         if fabric.global_rank == 0:
             got = uploads[0].state
             found["read"].append(seconds(lambda got=got: [places[key].copy_(got[key]) for key in places])[0])
         fabric.barrier()
-        transfer.clear()
-        mine = transfer.pack(state)
+        transfer.pack(state)
         fabric.barrier()
-        found["sent"].append(seconds(lambda mine=mine: transfer.send(mine))[0])
+        found["sent"].append(seconds(transfer.send)[0])
         fabric.barrier()
-        transfer.clear()
     # Each rank drew values of its own, so that rank 0 can have these from rank 1 alone.
     digests = transfer.exchange.collect(digest(places if fabric.global_rank == 0 else state))
     assert len(set(digests)) == 1, "what rank 0 read is not what rank 1 sent"

@@ -305,6 +305,7 @@ class Engine:
                     server = self.method.aggregate(server, gathered.uploads)
                 damaged = first_not_finite(server)
                 if damaged is not None:
+                    self.collector.require_finite(gathered.uploads)
                     reason = "is not finite after aggregation, although all uploads are"
                     raise TrainingError(f"round {self.round}: {damaged} {reason}")
         return server

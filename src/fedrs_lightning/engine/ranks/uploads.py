@@ -213,8 +213,9 @@ class Collector:
         """
         state = upload.state
         assert isinstance(state, FlatState)
-        later = self._sum is not None and self.streams  # the sum is looked at when the upload is in
-        self._require_finite(position, {} if later else state, own)
+        # A shared sum is looked at when the upload is in it, and what is kept when the server has worked with it.
+        alone = self.streams and self._sum is None
+        self._require_finite(position, state if alone else {}, own)
         start = 0 if self.streams else self.layout.size
         layout = FlatLayout.of(own, start)
         kept, place = self.room.take(layout.size)
@@ -272,6 +273,15 @@ class Collector:
 
     def _refuse(self, position: int, state: Tensor) -> None:
         self._require_finite(position, FlatState(self.layout, state))
+
+    def require_finite(self, uploads: Sequence[Upload]) -> None:
+        """Name the first upload that is not finite.
+
+        Raises:
+            TrainingError: there is one.
+        """
+        for position, upload in enumerate(uploads):
+            self._require_finite(position, upload.state)
 
     def finish(self, out: FlatState) -> Gathered:
         """Everything of the round, once all ranks have trained; a meeting of all ranks.
