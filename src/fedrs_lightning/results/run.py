@@ -11,7 +11,10 @@ from typing import Any
 
 from fedrs_lightning.results.store import RunStore
 
-_MACHINE = ("accelerator", "devices", "num_nodes", "upload_memory", "residence", "residence_budget", "prefetch")
+_MACHINE = (
+    *("accelerator", "devices", "ranks_per_device", "num_nodes", "join_timeout"),
+    *("upload_memory", "residence", "residence_budget", "prefetch"),
+)
 HARMLESS_KEYS = tuple(f"fabric.{name}" for name in _MACHINE)
 """Keys that say where a run was executed, as the folders of data do, not what it computed."""
 
