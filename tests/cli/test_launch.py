@@ -293,6 +293,12 @@ def test_an_error_of_all_ranks_is_told_once(launch):
     assert re.match(r"fedrs fit: client \d, round 1: loss term 'task' is (nan|inf)", lines[1])
 
 
+def test_ranks_per_device_multiplies_the_ranks_of_a_cpu(launch, reference):
+    store = launch("--fabric.ranks_per_device", 2, devices=1).done()
+    same(store, reference)
+    assert store.environment()["world_size"] == 2
+
+
 def test_torchrun(launch, reference):
     torchrun = (
         sys.executable,

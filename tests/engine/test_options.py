@@ -6,7 +6,10 @@ import lightning as L
 import pytest
 import torch
 
+from fedrs_lightning.cli.process import run_settings
 from fedrs_lightning.data.batches.loading import Loading
+from fedrs_lightning.engine.ranks.strategy import set_kernels
+from fedrs_lightning.engine.settings import FabricSettings
 from fedrs_lightning.methods import FedMAD
 from fedrs_lightning.tasks import ClassificationTask
 
@@ -48,3 +51,24 @@ def test_bfloat16_runs_the_network_in_bfloat16(tmp_path):
     engine.fit()
     assert set(seen) == {torch.bfloat16}
     assert all(value.dtype != torch.bfloat16 for value in engine.server.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "kernels"),
+    [
+        ({}, ("highest", False, False, True, False)),
+        ({"deterministic": "warn"}, ("highest", False, False, True, True)),
+        ({"deterministic": "false", "matmul_precision": "high"}, ("high", True, True, False, False)),
+        ({"matmul_precision": "medium"}, ("medium", True, False, True, False)),
+    ],
+)
+def test_kernels_of_a_gpu_are_as_exact_and_repeatable_as_asked_for(options, kernels, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    with run_settings():  # puts everything back
+        set_kernels(FabricSettings(**options))
+        cudnn = torch.backends.cudnn
+        set_now = (torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark)
+        strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    assert (*set_now, *strict) == kernels
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert (torch.get_float32_matmul_precision(), cudnn.benchmark) == ("highest", False)

@@ -12,8 +12,8 @@ from typing import Any
 from fedrs_lightning.results.store import RunStore
 
 _MACHINE = (
-    *("accelerator", "devices", "num_nodes", "upload_memory", "memory_cache", "write_behind"),
-    *("residence", "residence_budget", "prefetch"),
+    *("accelerator", "devices", "ranks_per_device", "num_nodes", "join_timeout"),
+    *("upload_memory", "memory_cache", "write_behind", "residence", "residence_budget", "prefetch"),
 )
 HARMLESS_KEYS = tuple(f"fabric.{name}" for name in _MACHINE)
 """Keys that say where a run was executed, as the folders of data do, not what it computed."""
