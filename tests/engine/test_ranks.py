@@ -2,6 +2,8 @@
 does not matter.
 """
 
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -97,6 +99,26 @@ def test_parameters_are_named_and_server_entries_stay_on_the_server(world_size, 
     run(Noting, tmp_path, world_size=world_size, num_rounds=1, options={"upload_memory": 150_000.0})
     counts = CheckpointStore(tmp_path / "checkpoints").newest().server["noting/parameters"]
     assert counts.tolist() == [len(list(make_parameters()))] * 4
+
+
+class CountsThreads(FedAvg):
+    """Notes with how many threads the server computes."""
+
+    seen: ClassVar[list[int]] = []
+
+    def aggregate(self, server, uploads):
+        self.seen.append(torch.get_num_threads())
+        return super().aggregate(server, uploads)
+
+
+def test_the_server_computes_with_one_thread_whatever_a_rank_has(tmp_path):
+    """Sums of inner products, as FedAWA takes them, have other bits with another number of threads."""
+    try:
+        run(CountsThreads, tmp_path, num_rounds=1, before=lambda engine: torch.set_num_threads(3))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)
+    assert CountsThreads.seen == [1]
 
 
 def make_parameters():

@@ -98,6 +98,9 @@ def engine_of(name: str) -> dict[str, Any]:
     return CLASSIFICATION | CASES[name][1]
 
 
+APART = {"share_memory": False, "upload_memory": 0.0, "write_behind": False}
+
+
 def last_round(name: str) -> int:
     return int(engine_of(name).get("num_rounds", 3))
 
@@ -129,7 +132,11 @@ def kill(name: str, path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """`outcomes(kind)[name]`, kind `one` (rank), `two`, or `resumed`: killed on one rank, continued on three."""
+    """`outcomes(kind)[name]`, kind `one` (rank), `two`, or `resumed`: killed on one rank, continued on three.
+
+    The two share memory and write behind. The three send to each other, as between machines, keep uploads in files,
+    and write at once.
+    """
     folder = tmp_path_factory.mktemp("methods")
 
     @cache
@@ -142,7 +149,8 @@ def outcomes(tmp_path_factory):
             found = {}
             for name, (make, _) in CASES.items():
                 passes = {True: [], False: []}
-                outcome = play(fabric, make, folder / name / kind, before=count_passes(passes), **engine_of(name))
+                engine = engine_of(name) | ({"options": APART} if kind == "resumed" else {})
+                outcome = play(fabric, make, folder / name / kind, before=count_passes(passes), **engine)
                 # A pipe between processes holds little: the logs are read from the run's folder.
                 found[name] = (
                     replace(outcome, history=[], clients=[], server=outcome.server if kind == "one" else {}),
