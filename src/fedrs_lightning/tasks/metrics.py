@@ -1,8 +1,8 @@
 """Metrics whose states are integer counts, so that they add up exactly over batches, clients and ranks.
 
-torchmetrics keeps and merges the counts. They are taken here: its own way to count under deterministic kernels holds C^2
-numbers a pixel. So is the last ratio, in float64: its own float32 ratios are off by up to 3e-8, and a single client must
-not wait for other ranks inside `compute()`.
+torchmetrics keeps and merges the counts. They are taken here: its own way to count under deterministic kernels holds
+C^2 numbers a pixel. So is the last ratio, in float64: its own float32 ratios are off by up to 3e-8, and a single client
+must not wait for other ranks inside `compute()`.
 """
 
 from __future__ import annotations
