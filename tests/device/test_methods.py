@@ -28,7 +28,7 @@ from ..methods.test_every_method import CASES, engine_of
 from . import pretended
 from .pretended import LEDGER, There, apart
 
-WAITS_A_VISIT = 600
+WAITS_A_VISIT = 1500
 """Most waits for the device in a client's local training, from the install to the upload."""
 
 SHORT: dict[str, Any] = {"num_rounds": 2, "clients_per_round": 2, "local_epochs": 1, "batch_size": 8}
