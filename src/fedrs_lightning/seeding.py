@@ -63,6 +63,15 @@ def numpy_stream(*words: Word) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(stream_seed(*words)))
 
 
+def uniform(count: int, generator: torch.Generator, device: torch.device) -> torch.Tensor:
+    """`count` float32 numbers in [0, 1) of a CPU generator, on a device that is not waited for.
+
+    A GPU copies from pinned memory while the process goes on; from other memory it would keep it waiting.
+    """
+    drawn = torch.rand(count, generator=generator, pin_memory=device.type == "cuda")
+    return drawn.to(device, non_blocking=True)
+
+
 def torch_stream(*words: Word) -> torch.Generator:
     """CPU torch generator of the stream."""
     return torch.Generator().manual_seed(stream_seed(*words))

@@ -88,7 +88,7 @@ def _predictions(engine: Engine, data: FederatedDataset, federation: Federation,
             with engine.fabric.autocast():
                 predicted.append(engine.task(batch["image"]).logits.argmax(1).cpu())
     image = raw["image"][:, :3] if raw["image"].shape[1] >= 3 else raw["image"][:, :1].expand(-1, 3, -1, -1)
-    content = (image.float().numpy(), raw["mask"].numpy(), torch.cat(predicted).numpy())
+    content = (image.float().cpu().numpy(), raw["mask"].cpu().numpy(), torch.cat(predicted).numpy())
     classes, out = data.class_names, folder / "predictions.png"
     return diagnostics.plot_predictions(*content, classes, palette(classes), names, out)
 

@@ -90,10 +90,17 @@ def restore_optimizer(local: Local) -> None:
     """Give the fresh optimiser the state that `keep_optimizer` left; learning rate and other settings stay its own."""
     parameters = {name: parameter for parameter, name in _parameter_names(local).items()}
     states: dict[Tensor, dict[str, Tensor]] = {}
+    counters: list[tuple[dict[str, Tensor], str, Tensor]] = []
     for key, value in local.memory.items():
         if key.startswith(OPTIMIZER):
             name, entry = key.removeprefix(OPTIMIZER).rsplit("/", 1)
-            states.setdefault(parameters[name], {})[entry] = _as(value, parameters[name])
+            state = states.setdefault(parameters[name], {})
+            if value.shape == parameters[name].shape:  # laid out in memory like its parameter, and free to change
+                state[entry] = torch.empty_like(parameters[name]).copy_(value)
+            else:
+                counters.append((state, entry, value))
+    for (state, entry, _), value in zip(counters, _on_the_cpu([value for *_, value in counters]), strict=True):
+        state[entry] = value
     if states:  # through `load_state_dict`, which knows which entries belong on the CPU
         content = local.optimizer.state_dict()
         order = [parameter for group in local.optimizer.param_groups for parameter in group["params"]]
@@ -101,9 +108,17 @@ def restore_optimizer(local: Local) -> None:
         local.optimizer.load_state_dict(content)
 
 
-def _as(value: Tensor, parameter: Tensor) -> Tensor:
-    """A copy that the optimiser may change: laid out in memory like its parameter, or on the CPU if it is a counter."""
-    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value.detach().cpu().clone()
+def _on_the_cpu(values: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of counters and other small tensors, read from the device once for each dtype."""
+    found: dict[int, Tensor] = {}
+    for dtype in {value.dtype for value in values}:
+        own = [number for number, value in enumerate(values) if value.dtype == dtype]
+        flat = torch.cat([values[number].detach().reshape(-1) for number in own]).cpu()
+        pieces = flat.split([values[number].numel() for number in own])
+        found |= {
+            number: piece.reshape(values[number].shape).clone() for number, piece in zip(own, pieces, strict=True)
+        }
+    return [found[number] for number in range(len(values))]
 
 
 def _parameter_names(local: Local) -> dict[Tensor, str]:

@@ -273,8 +273,8 @@ class FedGPS(FedAvg):
         image, count = batch["image"], len(local.received[PROTOTYPES])
         if "fedgps/means" not in local.scratch:
             form = count, image.shape[1], self.surrogate_side
-            means = class_means(self.surrogate_seed, *form, self.surrogate_mean_std)
-            local.scratch["fedgps/means"] = means.to(image.device)
+            means = class_means(self.surrogate_seed, *form, self.surrogate_mean_std, image.device)
+            local.scratch["fedgps/means"] = means
         kinds = torch.randint(0, count, (len(image),), device=image.device)
         size = (int(image.shape[2]), int(image.shape[3]))
         images = draw(local.scratch["fedgps/means"], kinds, size, self.surrogate_noise_std).to(image.dtype)

@@ -20,10 +20,11 @@ from fedrs_lightning.methods.requirements import (
     require_positive,
 )
 from fedrs_lightning.nn.frozen import frozen_output, received_model
+from fedrs_lightning.nn.interpolation import bilinear
 from fedrs_lightning.nn.precision import full_precision, in_at_least_float32
 from fedrs_lightning.nn.prototypes import members, rank_in_class, resize_labels, unit
 from fedrs_lightning.nn.surgery import like, network_of
-from fedrs_lightning.seeding import torch_stream
+from fedrs_lightning.seeding import torch_stream, uniform
 from fedrs_lightning.types import Batch, Local, Output
 
 if TYPE_CHECKING:
@@ -138,19 +139,22 @@ class FedSeg(FedAvg):
         contrasts = local.round >= self.contrast_from_round
         device = next(local.task.parameters()).device
         owned = torch.zeros(local.task.num_classes, dtype=torch.bool, device=device)
-        vectors = [torch.zeros(0, self.embedding_dim, device=device)]
-        classes = [torch.zeros(0, dtype=torch.int64, device=device)]
+        vectors, held = [torch.zeros(0, self.embedding_dim, device=device)], [owned[:0]]
+        numbers = torch.arange(len(owned), device=device)
+        classes = [numbers[:0]]
         if contrasts or self._needs_owned:
             local.task.eval()
             for batch in local.batches(False):
                 owned |= present(self._classes(local, batch["mask"])[0], len(owned))
                 if contrasts:
-                    means, held = self._remember(local, batch)
-                    vectors.append(means[held])
-                    classes.append(held.nonzero()[:, 0])
+                    means, there = self._remember(local, batch)
+                    vectors.append(means.flatten(0, 1))
+                    held.append(there.flatten())
+                    classes.append(numbers.repeat_interleave(there.shape[1]))
             local.task.train()
         local.scratch[OWNED] = owned
-        local.scratch[MEMORY] = torch.cat(vectors), torch.cat(classes)
+        places = torch.cat(held).nonzero()[:, 0]  # once for all batches: it waits for the device
+        local.scratch[MEMORY] = torch.cat(vectors)[places], torch.cat(classes)[places]
 
     def loss(self, local: Local, batch: Batch, output: Output) -> dict[str, Tensor]:
         """The cross-entropy and the weighted terms `contrast` and `pseudo`, from one forward pass of the network."""
@@ -161,7 +165,7 @@ class FedSeg(FedAvg):
         predicted = self._predict(local, batch, size) if len(classes) else torch.full_like(labels, -1)
         terms, limits = {}, (count, self.temperature, self.max_anchors)
         for name, given in (("contrast", labels), ("pseudo", torch.where(silent, -1, predicted))):
-            draws = torch.rand(given.numel(), generator=local.scratch[DRAWS]).to(given.device)
+            draws = uniform(given.numel(), local.scratch[DRAWS], given.device)
             terms[name] = self.weight * pixel_contrast(embedding, given, vectors, classes, *limits, draws)
         return self._cross_entropy(local, batch, output) | terms
 
@@ -221,7 +225,7 @@ def present(labels: Tensor, num_classes: int) -> Tensor:
 
 def confident(logits: Tensor, size: Sequence[int], threshold: float) -> Tensor:
     """Classes of a probability of at least `threshold`, -1 elsewhere: logits [B, C, H, W] -> int64 [B, h, w]."""
-    full = F.interpolate(in_at_least_float32(logits), size=tuple(size), mode="bilinear", align_corners=False)
+    full = bilinear(in_at_least_float32(logits), size)
     probability, label = full.softmax(1).max(1)
     return torch.where(probability >= threshold, label, -1)
 

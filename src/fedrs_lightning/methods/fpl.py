@@ -22,7 +22,7 @@ from fedrs_lightning.nn.clustering import cluster_centres, finch
 from fedrs_lightning.nn.precision import full_precision
 from fedrs_lightning.nn.projection import embedding_form
 from fedrs_lightning.nn.prototypes import ClassMeans, class_labels, has_entry, members, pixel_form, stratified, unit
-from fedrs_lightning.seeding import torch_stream
+from fedrs_lightning.seeding import torch_stream, uniform
 from fedrs_lightning.states import select
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
@@ -183,7 +183,7 @@ class FPL(FedAvg):
         """At most `num_pixels` pixels of the batch, [N, D], and their labels [N]."""
         assert self.num_pixels is not None
         flat = labels.flatten()
-        draws = torch.rand(len(flat), generator=local.scratch[DRAWS]).to(flat.device)
+        draws = uniform(len(flat), local.scratch[DRAWS], flat.device)
         chosen = stratified(flat, self.num_pixels, draws)
         return embedding.permute(0, 2, 3, 1).flatten(0, 2).index_select(0, chosen), flat[chosen]
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedrs_lightning.errors import ConfigError, check_choices
 from fedrs_lightning.models.weights import BandInit, WeightsReport, load_weights, require_counts
+from fedrs_lightning.nn.interpolation import deterministic_interpolation
 from fedrs_lightning.types import Output
 
 Architecture = Literal["deeplabv3plus", "fpn", "unet", "segformer"]
@@ -119,14 +120,16 @@ class SegmentationNetwork(nn.Module):
                 f"{self.stride}; choose a crop size such as {max(1, round(side / self.stride)) * self.stride}"
             )
         features = self.encoder(image)
-        if self.deep_feature == "aspp":
-            deep = self.decoder.aspp(features[-1])
-            # the rest of the DeepLabV3+ decoder behind its pyramid
-            skip = self.decoder.block1(features[SHALLOW])
-            embedding = self.decoder.block2(torch.cat([self.decoder.up(deep), skip], dim=1))
-        else:
-            deep, embedding = features[-1], self.decoder(features)
-        return Output(self.segmentation_head(embedding), embedding, features[SHALLOW], deep)
+        with deterministic_interpolation(image.device):
+            if self.deep_feature == "aspp":
+                deep = self.decoder.aspp(features[-1])
+                # the rest of the DeepLabV3+ decoder behind its pyramid
+                skip = self.decoder.block1(features[SHALLOW])
+                embedding = self.decoder.block2(torch.cat([self.decoder.up(deep), skip], dim=1))
+            else:
+                deep, embedding = features[-1], self.decoder(features)
+            logits = self.segmentation_head(embedding)
+        return Output(logits, embedding, features[SHALLOW], deep)
 
 
 def _make(architecture: str, decoder_channels: int | None) -> Callable[..., Any]:

@@ -6,11 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrs_lightning.nn.interpolation import bilinear
 from fedrs_lightning.nn.precision import full_precision
 from fedrs_lightning.seeding import torch_stream
 
 
-def class_means(seed: int, num_classes: int, bands: int, side: int, std: float) -> Tensor:
+def class_means(
+    seed: int, num_classes: int, bands: int, side: int, std: float, device: torch.device | str = "cpu"
+) -> Tensor:
     """Coarse mean images of all classes, N(0, std^2) in every pixel, float32 [C, bands, side, side].
 
     Args:
@@ -19,9 +22,11 @@ def class_means(seed: int, num_classes: int, bands: int, side: int, std: float) 
         bands: of the images.
         side: pixels along a side before they are enlarged.
         std: of the means.
+        device: where they are wanted; it is not waited for.
     """
-    generator = torch_stream("surrogate", seed)
-    return std * torch.randn(num_classes, bands, side, side, generator=generator)
+    device, form = torch.device(device), (num_classes, bands, side, side)
+    drawn = torch.randn(form, generator=torch_stream("surrogate", seed), pin_memory=device.type == "cuda")
+    return std * drawn.to(device, non_blocking=True)
 
 
 def draw(means: Tensor, labels: Tensor, size: tuple[int, int], noise: float) -> Tensor:
@@ -36,7 +41,7 @@ def draw(means: Tensor, labels: Tensor, size: tuple[int, int], noise: float) -> 
     Returns:
         float32 [B, bands, H, W] on the device of `means`.
     """
-    images = F.interpolate(means, size=size, mode="bilinear", align_corners=False)[labels]
+    images = bilinear(means, size)[labels]
     return images + noise * torch.randn(images.shape, device=images.device)
 
 

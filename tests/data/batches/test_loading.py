@@ -274,6 +274,20 @@ def test_what_is_too_large_stays_mapped_and_says_so(packed):
             FabricSettings(**options)
 
 
+def test_a_second_loader_leaves_the_budget_of_the_first(packed):
+    """As the one that counts a run's cost, on the same packs."""
+    made = packed()
+    ClientLoader(made, 16, None, 0, "cpu", loading=Loading("map", 64 * GIB))
+    second = ClientLoader(made, 4, 0, 0, "cpu")
+    assert made.source.shelf.budget == 64 * GIB
+    assert (second.note, second.prefetch) == (None, 0)
+
+
+@pytest.mark.parametrize(("free", "total", "room"), [(80, 80, 60), (70, 80, 50), (20, 80, 0), (5, 80, 0), (0, 0, 0)])
+def test_packs_leave_a_quarter_of_a_device_to_the_model(free, total, room):
+    assert residence.room_beside_the_model(free * GIB, total * GIB) == room * GIB
+
+
 def mapped_file_pages():
     """Resident bytes of mapped files of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()

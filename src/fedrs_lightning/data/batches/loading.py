@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedrs_lightning.data.batches.prefetch import ahead
 from fedrs_lightning.data.clients.federation import Federation
-from fedrs_lightning.data.packs.residence import BUDGET, GIB, Residence, settle
+from fedrs_lightning.data.packs.residence import BUDGET, GIB, Residence, onto, settle
 from fedrs_lightning.errors import ConfigError
 from fedrs_lightning.seeding import torch_stream
 from fedrs_lightning.types import Batch
@@ -71,7 +71,7 @@ class ClientLoader:
         seed: the run's seed.
         device: where batches are put and transformed.
         channels_last: give images in channels_last memory format.
-        loading: how batches get there.
+        loading: how batches get there; None leaves the arrays of packs where they lie.
 
     Attributes:
         note: why the arrays lie elsewhere than `loading` says, for people; None where they do not.
@@ -93,10 +93,12 @@ class ClientLoader:
         self.transform = federation.transform
         if isinstance(self.transform, nn.Module):
             self.transform = copy.deepcopy(self.transform).to(self.device)
-        loading = loading or Loading()
-        self.note = settle(federation.source, loading.residence, loading.budget, self.device)
+        self.note: str | None = None
+        if loading is not None:
+            self.note = settle(federation.source, loading.residence, loading.budget, self.device)
         gpu = self.device.type == "cuda"
-        self.prefetch = (2 if gpu else 0) if loading.prefetch is None else loading.prefetch
+        ahead = None if loading is None else loading.prefetch
+        self.prefetch = (2 if gpu else 0) if ahead is None else ahead
         self._stream = torch.cuda.Stream(self.device) if gpu and self.prefetch else None
         self._clients = {client.id: client for client in federation.clients}
 
@@ -158,6 +160,6 @@ class ClientLoader:
                 stack.enter_context(torch.cuda.stream(stream))
             for indices, draws in parts:
                 batch = self.federation.source.gather(indices, pin_memory=gpu)
-                batch = {key: value.to(self.device, non_blocking=gpu) for key, value in batch.items()}
-                draws = None if draws is None else draws.to(self.device, non_blocking=gpu)
+                batch = {key: onto(value, self.device) for key, value in batch.items()}
+                draws = None if draws is None else onto(draws, self.device)
                 yield batch, draws, None if stream is None else stream.record_event()

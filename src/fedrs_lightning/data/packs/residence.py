@@ -23,6 +23,8 @@ GIB = 2**30
 BUDGET = 4.0  # GiB
 HUGE = 2 * 2**20  # bytes that the kernel may map around a page that is touched
 BLOCK = 64 * 2**20  # bytes that are moved at a time
+RESERVE = 0.25
+"""Share of a device's whole memory that packs leave to the network, its gradients and activations."""
 
 
 class MappedArray:
@@ -109,24 +111,43 @@ class Shelf:
     def settle(self, residence: Residence, budget: float, device: torch.device) -> str | None:
         """Put the arrays where a run wants them, within a budget of bytes; nothing that is gathered depends on it.
 
-        `map` keeps them mapped; `ram` copies them into memory; `device` onto the device of the run. Gives why they stay
-        mapped although the run wanted them elsewhere, or None.
+        `map` keeps them mapped; `ram` copies them into memory; `device` onto the device of the run, of whose memory a
+        quarter stays free (`RESERVE`). Gives why they stay mapped although the run wanted them elsewhere, or None.
         """
         self.budget, self._bounded, total = budget, self.nbytes > budget, self.nbytes
         self._touched, self._before = 0, mapped_bytes(0)
         if residence == "map":
             return None
         target = device if residence == "device" else torch.device("cpu")
-        free = torch.cuda.mem_get_info(target)[0] if target.type == "cuda" else total
-        if total > min(budget, free):
+        room = room_beside_the_model(*torch.cuda.mem_get_info(target)) if target.type == "cuda" else total
+        if total > min(budget, room):
             said = f"fabric.residence={residence}: the packs hold {total / GIB:.2f} GiB, more than"
-            most = f"the {free / GIB:.2f} GiB that are free on {target}"
+            most = f"the {room / GIB:.2f} GiB that are free on {target} beside a quarter kept for the model"
             most = f"fabric.residence_budget={budget / GIB:g}" if total > budget else most
             return f"{said} {most}; they stay mapped, which changes no result"
         for array in self.arrays:
             array.move(target)
         self.device, self._bounded = target, False
         return None
+
+
+def room_beside_the_model(free: int, total: int) -> int:
+    """Bytes of a device that packs may take, of `free` ones now and `total` in all.
+
+    Examples:
+        >>> room_beside_the_model(70, 80), room_beside_the_model(15, 80)
+        (50, 0)
+    """
+    return max(0, free - int(RESERVE * total))
+
+
+def onto(values: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device that is not waited for: a GPU copies by itself, but only from pinned memory."""
+    if values.device.type != "cpu" or device.type == "cpu":
+        return values.to(device)
+    if device.type == "cuda" and not values.is_pinned():
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
 
 
 def mapped_bytes(otherwise: int) -> int:

@@ -13,7 +13,7 @@ from fedrs_lightning.data.packs.crops import stitch
 from fedrs_lightning.data.packs.fields import exact_sums, from_bits
 from fedrs_lightning.data.packs.files import DecodedFiles
 from fedrs_lightning.data.packs.pack import Pack
-from fedrs_lightning.data.packs.residence import Shelf
+from fedrs_lightning.data.packs.residence import Shelf, onto
 from fedrs_lightning.types import Batch
 
 
@@ -56,7 +56,7 @@ class PackedSource:
         packs = [part.pack for part in parts if isinstance(part.pack, Pack)]
         self.shelf = Shelf([array for pack in packs for array in pack.mapped.values()])
         self._ends = torch.from_numpy(self.offsets[1:].copy())
-        self._tables = [None if part.table is None else torch.from_numpy(part.table) for part in parts]
+        self._tables: dict[tuple[int, torch.device], Tensor] = {}
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
@@ -82,20 +82,29 @@ class PackedSource:
             raise ValueError("samples of different sizes, such as windows and test crops, cannot be in one batch")
         whole = {name: self.shelf.empty(field, len(wanted), pin_memory) for name, field in fields.items()}
         for number in numbers:
-            part, table = self.parts[number], self._tables[number]
+            part = self.parts[number]
             places, rows, found = None, wanted, whole
             if len(numbers) > 1:
                 places = torch.nonzero(owner == number)[:, 0]
                 rows = wanted[places]
                 found = {name: self.shelf.empty(field, len(rows), False) for name, field in fields.items()}
-            part.pack.read((rows - int(self.offsets[number])).to(self.shelf.device), found, self.shelf)
+            part.pack.read(onto(rows - int(self.offsets[number]), self.shelf.device), found, self.shelf)
             for name, values in found.items():
-                own = table.to(values.device)[values.int()] if name == "mask" and table is not None else values
+                own = self._relabelled(number, values) if name == "mask" else values
                 if places is None:
                     whole[name] = own
                 else:
-                    whole[name][places.to(values.device)] = own
+                    whole[name][onto(places, values.device)] = own
         return whole
+
+    def _relabelled(self, number: int, mask: Tensor) -> Tensor:
+        """A part's mask in the federation's classes; its table is copied to a device once."""
+        table, key = self.parts[number].table, (number, mask.device)
+        if table is None:
+            return mask
+        if key not in self._tables:
+            self._tables[key] = onto(torch.from_numpy(table), mask.device)
+        return self._tables[key][mask.int()]
 
     def sums(self, indices: np.ndarray, field: str) -> tuple[int, list[list[int]]]:
         """Number of pixels of the samples, and their exact sums and sums of squares by channel.

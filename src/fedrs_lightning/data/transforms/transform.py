@@ -76,6 +76,11 @@ class Transform(nn.Module):
         known = None if classes is None else torch.tensor(classes, dtype=torch.bool)
         self.register_buffer("classes", known, persistent=False)
         self.places = _places(stored, bands, deviation.shape[1])
+        counts = {"image": deviation.shape[1]} if stored is None else {name: len(own) for name, own in stored.items()}
+        for name, places in self.places.items():
+            wanted = [place for _, place in places]
+            some = torch.tensor(wanted, dtype=torch.int64) if wanted != list(range(counts[name])) else None
+            self.register_buffer(self._chosen(name), some, persistent=False)
         self.aligned, self.image_size, self.augment = kernel == "rsim", image_size, augment
         self.crop, self.window = crop, window if window is not None else crop
         if crop is not None and (self.window is None or self.window < crop):
@@ -123,15 +128,15 @@ class Transform(nn.Module):
     def _pixels(self, batch: Batch, draws: Tensor | None) -> Tensor:
         """The bands that a network takes, float32 on one grid; new memory."""
         if len(self.places) == 1:
-            name, places = next(iter(self.places.items()))
-            wanted = self._moved(_channels(batch[name], [place for _, place in places]), draws)
+            name = next(iter(self.places))
+            wanted = self._moved(self._bands(name, batch[name]), draws)
             return wanted.to(torch.float32, copy=True)
         size = next(batch[name] for name in self.places).shape[-2:]
         pixels: Tensor | None = None
         for name, places in self.places.items():
             if not places:
                 continue
-            wanted = self._moved(_channels(batch[name], [place for _, place in places]), draws)
+            wanted = self._moved(self._bands(name, batch[name]), draws)
             if wanted.shape[-2:] != size:
                 wanted = F.interpolate(wanted.float(), size=tuple(size), mode="bicubic", align_corners=self.aligned)
             if pixels is None:
@@ -141,6 +146,22 @@ class Transform(nn.Module):
                 pixels[:, channel] = wanted[:, number]
         assert pixels is not None
         return pixels
+
+    def _chosen(self, name: str) -> str:
+        """Name of the buffer with the wanted channels of a stored array."""
+        return f"channels_{list(self.places).index(name)}"
+
+    def _bands(self, name: str, image: Tensor) -> Tensor:
+        """The wanted channels of a stored array; moved as int16 where torch's kernels know no uint16.
+
+        Their numbers lie on the device: a list would be copied there for every batch, and waited for.
+        """
+        wanted = getattr(self, self._chosen(name))
+        if wanted is None:
+            return image
+        if image.dtype == torch.uint16:
+            return image.view(torch.int16).index_select(1, wanted).view(torch.uint16)
+        return image.index_select(1, wanted)
 
     def _moved(self, image: Tensor, draws: Tensor | None) -> Tensor:
         """Cut out of its window, flipped and turned."""
@@ -165,15 +186,6 @@ def _places(
         text = f"bands {wanted} are not all among the stored {dict(stored)}"
         raise ValueError(f"{text}, one is named twice, or statistics lack")
     return found
-
-
-def _channels(image: Tensor, wanted: list[int]) -> Tensor:
-    """Some channels; moved as int16 where torch's kernels know no uint16."""
-    if wanted == list(range(image.shape[1])):
-        return image
-    if image.dtype == torch.uint16:
-        return image.view(torch.int16)[:, wanted].view(torch.uint16)
-    return image[:, wanted]
 
 
 def _cut(image: Tensor, place: Tensor, side: int) -> Tensor:
