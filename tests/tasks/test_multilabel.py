@@ -2,7 +2,6 @@
 
 import warnings
 from functools import partial
-from pathlib import Path
 
 import lightning as L
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score
 from torch.utils.data import DataLoader
 
-from fedrs_lightning.engine.ranks.exchange import Exchange, UploadBuffers
+from fedrs_lightning.engine.ranks.exchange import Exchange
 from fedrs_lightning.engine.ranks.strategy import ClientParallelStrategy
 from fedrs_lightning.errors import ConfigError, TrainingError
 from fedrs_lightning.seeding import numpy_stream, rng_stream
@@ -84,7 +83,7 @@ def share(fabric):
     """This rank's every n-th batch of 512, gathered on all ranks by the engine's exchange and merged in rank order."""
     torch.set_num_threads(1)
     scores, targets = many_with_ties()
-    task, exchange = tiny(19), Exchange(fabric, UploadBuffers(2**20, Path("unused")))
+    task, exchange = tiny(19), Exchange(fabric)
     batches = np.split(np.arange(len(scores)), range(512, len(scores), 512))
     mine = count(task, scores, targets, batches[exchange.rank :: exchange.world_size])
     merged = task.metric()
