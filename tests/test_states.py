@@ -15,11 +15,13 @@ from fedrs_lightning.states import (
     first_not_finite,
     flat_sum,
     nbytes,
+    numerators,
     ordered_sum,
     summing,
     total_dtype,
     weighted_sum,
 )
+from fedrs_lightning.types import Client, Upload
 
 
 def some_state(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -101,6 +103,23 @@ def test_flat_states_hold_the_same_bits_as_the_tensors_they_were_made_of():
     flat["model/a"].fill_(2.5)
     singles = next(run for run in flat.layout.runs() if run.dtype == torch.float32)
     assert (singles.of(flat.data) == 2.5).sum() == 15
+
+
+def test_weights_of_samples_are_summed_as_whole_numbers_and_divided_once():
+    uploads = [Upload(Client(number, size), {}) for number, size in enumerate((7, 300, 11))]
+    values = [torch.from_numpy(np.random.default_rng(seed).normal(size=999).astype(np.float32)) for seed in range(3)]
+    for weights, expected in (
+        (torch.tensor([7, 300, 11], dtype=torch.float64) / 318, ([7, 300, 11], 318)),
+        (torch.ones(3, dtype=torch.float64) / 3, ([1, 1, 1], 3)),
+        (torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64), ([0.2, 0.3, 0.5], 1)),
+    ):
+        factors, divisor = numerators(weights, uploads)
+        assert (factors.tolist(), divisor) == expected
+        total = sum(
+            factor * value.numpy().astype(np.float64) for factor, value in zip(expected[0], values, strict=True)
+        )
+        found = weighted_sum(values, factors, divisor=divisor)
+        np.testing.assert_array_equal(found.numpy(), (total / divisor).astype(np.float32))
 
 
 def test_a_tensor_with_two_names_lies_in_a_flat_state_once():

@@ -64,8 +64,10 @@ def flatten(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat(pieces) if pieces else torch.empty(0)
 
 
-def weighted_sum(tensors: Sequence[Tensor], weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Sum `weights[k] * tensors[k]` in the given order and in float64.
+def weighted_sum(
+    tensors: Sequence[Tensor], weights: Tensor, dtype: torch.dtype | None = None, divisor: float = 1.0
+) -> Tensor:
+    """Sum `weights[k] * tensors[k]`, divided by `divisor`, in the given order and in float64.
 
     Fixed order and wide accumulator: the same result on any number of ranks. Product and sum are rounded one after the
     other, as in a plain loop: sums of float32 numbers with rational weights often lie half-way between two float32
@@ -77,6 +79,7 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Tensor, dtype: torch.dtype 
         tensors: K tensors of one shape and dtype, in host memory.
         weights: float64 [K].
         dtype: of the result; that of the tensors where none is given.
+        divisor: of the sum.
 
     Examples:
         >>> states = [torch.tensor([0.0, 2.0]), torch.tensor([4.0, 4.0])]
@@ -85,24 +88,41 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Tensor, dtype: torch.dtype 
     """
     result = torch.empty_like(tensors[0], dtype=dtype or tensors[0].dtype)
     *parts, out = side_by_side([*tensors, result])
-    sum_into(out, parts, weights.tolist())
+    sum_into(out, parts, weights.tolist(), divisor)
     if out.data_ptr() != result.data_ptr():  # laid out otherwise than the tensors
         result.copy_(out.view(result.shape))
     return result
 
 
-def flat_sum(states: Sequence[FlatState], keys: Iterable[str], weights: Tensor) -> State:
+def numerators(weights: Tensor, uploads: Sequence[Upload]) -> tuple[Tensor, float]:
+    """Weights over a common denominator: ones and K, or numbers of samples and their sum, where that is what they are.
+
+    A whole number times a float32 number is exact in float64, so that such a sum rounds once less for each upload.
+
+    Args:
+        weights: float64 [K].
+        uploads: whose clients they weigh.
+    """
+    samples = torch.tensor([upload.client.num_samples for upload in uploads], dtype=torch.float64)
+    for counts in (torch.ones_like(samples), samples):
+        total = ordered_sum(counts)
+        if torch.equal(weights, counts / total):
+            return counts, float(total)
+    return weights, 1.0
+
+
+def flat_sum(states: Sequence[FlatState], keys: Iterable[str], weights: Tensor, divisor: float = 1.0) -> State:
     """`weighted_sum` of these entries of flat states that have the same places: one sum a dtype."""
     wanted = set(keys)
     layout = states[0].layout
     layout = FlatLayout((entry for entry in layout.entries if entry.name in wanted), layout.size)
     total = FlatState(layout, torch.zeros(layout.size, dtype=torch.uint8))
     for run in layout.runs():
-        sum_into(run.of(total.data), [run.of(state.data) for state in states], weights.tolist())
+        sum_into(run.of(total.data), [run.of(state.data) for state in states], weights.tolist(), divisor)
     return dict(total)
 
 
-def sum_into(out: Tensor, parts: Sequence[Tensor], factors: Sequence[float]) -> None:
+def sum_into(out: Tensor, parts: Sequence[Tensor], factors: Sequence[float], divisor: float = 1.0) -> None:
     """`weighted_sum` of vectors [P] into `out` [P]; with the threads or the device that `summing` names."""
     device = _DEVICE.get()
 
@@ -114,7 +134,7 @@ def sum_into(out: Tensor, parts: Sequence[Tensor], factors: Sequence[float]) -> 
         for result, *others in zip(*pieces, strict=True):
             running = total[: len(result)]
             _add(running, others, factors, operand, fresh=True)
-            result.copy_(running)
+            result.copy_(_divided(running, divisor))
 
     _spread(len(out), work)
 
@@ -153,18 +173,41 @@ def total_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype.is_floating_point else dtype
 
 
+def write_sum(out: Tensor, total: Tensor, divisor: float) -> None:
+    """A running sum over its divisor, rounded to the dtype of `out`; `total` is used up."""
+    size = CHUNK if total.device.type == "cpu" else DEVICE_CHUNK
+
+    def work(start: int, stop: int) -> None:
+        pieces = (vector[start:stop].split(size) for vector in (out, total))
+        for result, running in zip(*pieces, strict=True):
+            result.copy_(_divided(running, divisor))
+
+    _spread(len(total), work)
+
+
+def _divided(total: Tensor, divisor: float) -> Tensor:
+    return total.div_(divisor) if total.is_floating_point() and divisor != 1 else total
+
+
 def _add(total: Tensor, pieces: Sequence[Tensor], factors: Sequence[float], operand: Tensor, fresh: bool) -> None:
     floating, operand = total.is_floating_point(), operand[: len(total)]
     for piece, factor in zip(pieces, factors, strict=True):
         if fresh:
             total.copy_(piece)
-            if floating:
+            if floating and factor != 1:
                 total.mul_(factor)
-        elif floating:
-            total.add_(operand.copy_(piece).mul_(factor))
-        else:
+        elif not floating:
             torch.maximum(total, operand.copy_(piece), out=total)
+        elif _exact(factor, piece.dtype):  # whether a processor rounds once or twice makes no difference then
+            total.add_(operand.copy_(piece), alpha=factor)
+        else:
+            total.add_(operand.copy_(piece).mul_(factor))
         fresh = False
+
+
+def _exact(factor: float, dtype: torch.dtype) -> bool:
+    """Whether all products with numbers of this dtype are float64 numbers: 24 bits times 29."""
+    return dtype != torch.float64 and factor.is_integer() and abs(factor) < 2**29
 
 
 def _spread(length: int, work: Callable[[int, int], None]) -> None:

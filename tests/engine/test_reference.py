@@ -64,10 +64,10 @@ def test_federated_averaging_is_a_short_loop(tiny_run):
             uploads.append({name: value.clone() for name, value in model.state_dict().items()})
         for name, value in server.items():
             if value.is_floating_point():
-                mean = sum(
-                    (SIZES[client] / sum(SIZES)) * upload[name].double()
-                    for client, upload in zip(order, uploads, strict=True)
+                total = sum(
+                    SIZES[client] * upload[name].double() for client, upload in zip(order, uploads, strict=True)
                 )
+                mean = total / sum(SIZES)
                 server[name] = mean.float()
             else:
                 server[name] = torch.stack([upload[name] for upload in uploads]).amax(0)

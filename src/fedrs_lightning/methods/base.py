@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedrs_lightning.flat import in_same_places
 from fedrs_lightning.nn.surgery import MODEL, buffer_keys
-from fedrs_lightning.states import Summed, entries, flat_sum, ordered_sum, weighted_sum
+from fedrs_lightning.states import Summed, entries, flat_sum, numerators, ordered_sum, weighted_sum
 from fedrs_lightning.types import Batch, Client, Local, Output, State, Upload
 
 if TYPE_CHECKING:
@@ -147,9 +147,10 @@ class FedAvg:
             return uploads.mean_under(weights)
         keys = [key for key in uploads[0].state if key.startswith(MODEL)]
         flat = in_same_places([upload.state for upload in uploads])
+        factors, divisor = numerators(weights, uploads)
         if flat is not None:
-            return flat_sum(flat, keys, weights)
-        return {key: weighted_sum(entries(uploads, key), weights) for key in keys}
+            return flat_sum(flat, keys, factors, divisor)
+        return {key: weighted_sum(entries(uploads, key), factors, divisor=divisor) for key in keys}
 
 
 def num_samples(uploads: Sequence[Upload]) -> Tensor:

@@ -14,7 +14,7 @@ from fedrs_lightning.methods.base import Buffers, FedAvg
 from fedrs_lightning.methods.per_client import client_ids, client_samples, rows_of
 from fedrs_lightning.methods.requirements import require_not_negative, require_positive
 from fedrs_lightning.nn.trainable import snapshot, squared_distance, trainable
-from fedrs_lightning.states import entries, weighted_sum
+from fedrs_lightning.states import entries, numerators, weighted_sum
 from fedrs_lightning.types import Client, Local, State, Upload
 
 if TYPE_CHECKING:
@@ -166,14 +166,16 @@ class FedDC(FedAvg):
         weights, state = self.weights(server, uploads), super().aggregate(server, uploads)
         count, ones = len(server[IDS]), torch.ones(len(uploads), dtype=torch.float64)
 
-        def total(key: str, weights: Tensor) -> Tensor:
-            return weighted_sum(entries(uploads, key), weights, dtype=torch.float64)
+        factors, divisor = numerators(weights, uploads)
+
+        def total(key: str, weights: Tensor, divisor: float = 1.0) -> Tensor:
+            return weighted_sum(entries(uploads, key), weights, torch.float64, divisor)
 
         for key in uploads[0].parameters:
             old = server[STATE + key]
             if self.state_scale == "step_count":
                 state[STATE + key] = (old.double() + total(CHANGE + key, ones) / count).to(old.dtype)
-            mean = total(key, weights)
+            mean = total(key, factors, divisor)
             if self.server_rule == "released":
                 gained = len(uploads) / count * (mean - server[key].double())  # 1/K sum of (theta_k - w)
                 drift = server[DRIFT + key].double() + gained

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedrs_lightning.engine.ranks.shared import Block, Place
 from fedrs_lightning.flat import FlatLayout
-from fedrs_lightning.states import add_to, total_dtype
+from fedrs_lightning.states import add_to, total_dtype, write_sum
 
 RECORD = 8192
 """Bytes of the ledger a client; only what is written takes memory."""
@@ -64,10 +64,10 @@ class RunningSum:
             finite &= add_to(total, [run.of(state) for state in states], factors, fresh)
         return finite
 
-    def into(self, out: Tensor) -> None:
-        """Write the sum, rounded to the states' dtypes, as a packed state."""
+    def into(self, out: Tensor, divisor: float) -> None:
+        """Write the sum over its divisor, rounded to the states' dtypes, as a packed state. The sum is used up."""
         for run, total in zip(self.runs, self.totals, strict=True):
-            run.of(out).copy_(total)
+            write_sum(run.of(out), total, divisor)
 
 
 class Ledger:
@@ -158,7 +158,7 @@ class SharedSum:
         self._factors: list[float] = []
 
     def begin(self, factors: Sequence[float]) -> None:
-        """A new round with these weights, in the order of the cohort."""
+        """A new round with these factors, in the order of the cohort."""
         self._factors = list(factors)
 
     @property
@@ -177,14 +177,14 @@ class SharedSum:
             while mine and len(states := self._ready()) >= at_least:
                 self._add(states)
 
-    def finish(self, out: Tensor) -> None:
-        """Add what is left and write the sum; on one rank, when all have put theirs."""
+    def finish(self, out: Tensor, divisor: float = 1.0) -> None:
+        """Add what is left and write the sum over its divisor; on one rank, when all have put theirs."""
         with self.ledger.adding() as mine:
             assert mine, "a rank is adding although all have come together"
             if states := self._ready():
                 self._add(states)
         assert self.turn == len(self._factors), f"{self.turn} of {len(self._factors)} uploads are in the sum"
-        self.total.into(out)
+        self.total.into(out, divisor)
 
     def _add(self, states: Sequence[Tensor]) -> None:
         turn = self.ledger.turn

@@ -24,7 +24,7 @@ from fedrs_lightning.engine.ranks.shared import Block, Neighbours, Place, Room
 from fedrs_lightning.engine.ranks.sums import GROUP, Ledger, RunningSum, SharedSum
 from fedrs_lightning.errors import ConfigError, FedrsError, TrainingError
 from fedrs_lightning.flat import Entry, FlatLayout, FlatState, flat_copy
-from fedrs_lightning.states import Summed, first_not_finite, summing
+from fedrs_lightning.states import Summed, first_not_finite, numerators, summing
 from fedrs_lightning.types import Client, State, Upload
 
 REMEDY = "lower the learning rate (optimizer.init_args.lr) or look at this client's data"
@@ -188,9 +188,12 @@ class Collector:
         self._headers, self._kept, self._in = [], {}, 0
         if self.seats is not None:
             self.seats.clear()
-        for shared in (self._sum, self._receiving):
-            if shared is not None and weights is not None:
-                shared.begin(weights.tolist())
+        if weights is not None:
+            factors, self._divisor = numerators(weights, [Upload(client, {}) for client in order])
+            self._factors: list[float] = factors.tolist()
+            for shared in (self._sum, self._receiving):
+                if shared is not None:
+                    shared.begin(self._factors)
         if self._mail is not None:
             self._mail.begin(ranks, self._receive if weights is not None else None)
 
@@ -231,9 +234,8 @@ class Collector:
         return moved
 
     def _add(self, position: int, state: Tensor) -> Tensor | None:
-        assert self._weights is not None
         if self._on_device is not None:
-            self._on_device.add([state], [float(self._weights[position])], fresh=self._in == 0)
+            self._on_device.add([state], [self._factors[position]], fresh=self._in == 0)
             self._in += 1
         elif self._sum is None:
             assert self._mail is not None
@@ -312,10 +314,10 @@ class Collector:
     def _summed(self, uploads: list[Upload], out: FlatState) -> Summed:
         assert self._weights is not None
         if self._on_device is not None:
-            self._on_device.into(out.data)
+            self._on_device.into(out.data, self._divisor)
         elif self._sum is not None:
             with summing(self.neighbours.leaders.count(0)):
-                self._sum.finish(out.data)
+                self._sum.finish(out.data, self._divisor)
             self._sum.ledger.begin()
         return Summed(uploads, self._weights, {entry.name: out[entry.name] for entry in self.layout.entries})
 
