@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -103,6 +104,11 @@ def _guarded(run: Run, state: str, hold: Hold | None) -> int:
     except torch.OutOfMemoryError as error:
         remedy = "Lower schedule.batch_size, schedule.eval_batch_size or the ranks on a GPU"
         raise TrainingError(f"{str(error).splitlines()[0]} {remedy}") from None
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search(r"allocate memory|overflow", str(error)):
+            raise
+        problem = f"too large for the memory of this machine: {' '.join(str(error).split())[-120:]}"
+        raise ConfigError(f"{problem}; look at the sizes of network, method and images") from None
 
 
 def _remove(folder: Path, above: Path) -> None:

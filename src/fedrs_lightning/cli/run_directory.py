@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from fedrs_lightning.errors import RunError
+from fedrs_lightning.errors import RunError, TrainingError
 from fedrs_lightning.files import naming_the_place
 from fedrs_lightning.results.store import CONFIG
 
@@ -178,7 +178,13 @@ def count_cost(engine: Engine, make: Callable[[], Experiment]) -> dict[str, int]
         if engine.rank == 0:
             built, batch_size = make(), engine.schedule.batch_size
             samples = some_samples(engine.federation, min(batch_size, FEW))
-            cost = asdict(measure(built.task, built.method, engine.fabric, samples, batch_size))
+            try:
+                cost = asdict(measure(built.task, built.method, engine.fabric, samples, batch_size))
+            except TrainingError as error:
+                trial = "training diverges already in the trial on a few images that counts its cost"
+                reason = str(error).partition(": ")[2].partition("; ")[0]
+                remedy = "look at the options of the method and the learning rate (optimizer.init_args.lr)"
+                raise TrainingError(f"{trial}: {reason}; {remedy}") from None
     return cost
 
 

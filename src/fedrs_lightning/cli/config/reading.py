@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_origin
 
 from fedrs_lightning.cli.config.nearest_names import nearest
+from fedrs_lightning.cli.config.ranges import complaint, optimiser_complaint
 from fedrs_lightning.cli.config.signatures import UNKNOWN, Hint, Parameter, SourceClass, resolve, short_names
 from fedrs_lightning.cli.config.values import checked, described, nearest_literal, shown
 from fedrs_lightning.cli.config.yaml_files import YamlFile, is_yaml_name, parse_text
@@ -107,9 +108,16 @@ class _Given:
 
     def checked(self, key: str, hint: Any) -> Any:
         try:
-            return checked(hint, self.value, self.text)
+            value = checked(hint, self.value, self.text)
         except ValueError:
             self.fail(key, f"expected {described(hint)}, got {shown(self.value)}", nearest_literal(hint, self.value))
+        self.within(key, complaint(key, value))
+        return value
+
+    def within(self, key: str, problem: str | None) -> None:
+        """Raise where a number cannot be."""
+        if problem is not None:
+            self.fail(key, problem)
 
 
 @dataclass(frozen=True)
@@ -332,9 +340,13 @@ class _Reading:
         if f"{below}{name}" in self.linked:
             given.fail(f"{below}{name}", "follows from the data set; leave it out")
         if known is None:  # the class takes whatever it is given
+            given.within(f"{below}{name}", complaint(f"{below}{name}", given.value))
             spec["init_args"][".".join(path)] = given.value
         elif name in known:
             self._member(spec["init_args"], known, path, given, below)
+            if cls.module.name.startswith("torch.optim"):
+                value = spec["init_args"].get(name)
+                given.within(f"{below}{name}", optimiser_complaint(cls.name, name, value))
         else:
             given.fail(slot.full, f"{cls.name} has no option '{name}'", nearest(name, known))
 
