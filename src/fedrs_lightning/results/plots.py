@@ -237,10 +237,11 @@ def metric_key(stores: Sequence[RunStore], metric: str | None) -> str:
     known: dict[str, None] = {}
     for store in stores:
         for record in store.rounds():
-            known |= {key: None for key, value in record["metrics"].items() if value is not None}
+            known |= {key: None for key, value in record.get("metrics", {}).items() if value is not None}
     if not known:
         raise RunError(f"{stores[0].path}: no round is finished yet, so there is nothing to draw")
-    headline = next((result["headline"] for store in stores if (result := store.result()) is not None), None)
+    results = [result for store in stores if (result := store.result()) is not None]
+    headline = next((result["headline"] for result in results if "headline" in result), None)
     scores = [key for key in known if not is_lower_better(key)] or list(known)
     default = f"{headline['protocol']}/{headline['metric']}" if headline else scores[0]
     if metric is None:
@@ -264,7 +265,9 @@ def _curves(stores: Sequence[RunStore], key: str) -> list[Curve]:
     rows += [(experiment, label, members, True) for (experiment, label), members in running.items()]
     curves = []
     for experiment, label, members, unfinished in rows:
-        logs = [[(record["round"], record["metrics"].get(key)) for record in store.rounds()] for store in members]
+        logs = [
+            [(record["round"], record.get("metrics", {}).get(key)) for record in store.rounds()] for store in members
+        ]
         series = [{number: value for number, value in log if value is not None} for log in logs]
         rounds = sorted(set.intersection(*map(set, series)))
         if rounds:

@@ -13,12 +13,24 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import yaml
 
 from fedrs_lightning.errors import RunError
-from fedrs_lightning.files import atomic_path, flush, read_json, write_json, write_text
+from fedrs_lightning.files import (
+    RESTORE,
+    Unreadable,
+    atomic_path,
+    flush,
+    misfit,
+    parse_json,
+    read_json,
+    read_yaml,
+    write_json,
+    write_text,
+)
 
 Record = dict[str, Any]
 
@@ -29,6 +41,41 @@ ENVIRONMENT = "environment.json"
 MANIFEST = "data.json"
 SPLIT = "split.json"
 RESULT = "result.json"
+
+_LINE = "restore the file from a copy, or delete that line"
+_NUMBER = (int, float)
+_SCORES = {...: (int, float, NoneType)}
+_TEXT = (str, NoneType)
+_CLASS = (str, dict)
+_SHAPES: dict[str, Any] = {
+    CONFIG: {
+        "seed": int,
+        "method": _CLASS,
+        "task": _CLASS,
+        "data": _CLASS,
+        "schedule": dict,
+        "fabric": dict,
+        "run": {"name": _TEXT, "label": _TEXT, "root": _TEXT, "dir": _TEXT},
+    },
+    ENVIRONMENT: {"earlier": [{}]},
+    ROUNDS: {"metrics": _SCORES, "bytes": {...: _NUMBER}, "timing": {...: _NUMBER}, "cohort": [int]},
+    CLIENTS: {"client": int, "phase": str, "num_samples": int, "num_steps": int, "protocol": str},
+    RESULT: {
+        "status": str,
+        "experiment": _TEXT,
+        "method": _TEXT,
+        "label": _TEXT,
+        "seed": int,
+        "num_clients": int,
+        "headline": {"protocol!": str, "metric!": str},
+        "final": _SCORES,
+        "last4": _SCORES,
+        "last4_rounds": [int],
+        "protocols": {...: str},
+        "per_client": [{"client!": int, "name": _TEXT, "num_samples": int}],
+        "optimizer_steps": int,
+    },
+}
 
 
 class RunStore:
@@ -117,14 +164,14 @@ class RunStore:
             RunError: `config.yaml` is missing or is not a YAML mapping.
         """
         path = self.path / CONFIG
-        try:
-            value = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise RunError(f"{path}: no such file, so this is not a run directory; name one with a config") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise RunError(f"{path}: not valid YAML ({' '.join(str(error).split())}); restore it from a copy") from None
+        if not path.exists():
+            raise RunError(f"{path}: no such file, so this is not a run directory; name one with a config")
+        value = read_yaml(path)
         if not isinstance(value, dict):
             raise RunError(f"{path}: holds {type(value).__name__}, not a mapping; restore it from a copy")
+        problem = misfit(value, _SHAPES[CONFIG])
+        if problem is not None:
+            raise RunError(f"{path}: {problem}; restore it from a copy")
         return value
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
@@ -132,7 +179,7 @@ class RunStore:
         path = self.path / ENVIRONMENT
         value = dict(environment)
         if path.exists():
-            before = read_json(path)
+            before = self._json(ENVIRONMENT) or {}
             earlier = before.pop("earlier", [])
             value["earlier"] = earlier if before == value else [*earlier, before]
         write_json(path, value, durable=True)
@@ -194,7 +241,11 @@ class RunStore:
         value = read_json(path)
         if not isinstance(value, dict):
             kind = type(value).__name__
-            raise RunError(f"{path}: holds {kind}, not a JSON object; delete it or restore it from a copy")
+            raise RunError(f"{path}: holds {kind}, not a JSON object; {RESTORE}")
+        shape = _SHAPES.get(name, {})
+        problem = misfit(value, shape)
+        if problem is not None:
+            raise RunError(f"{path}: {problem}; {RESTORE}")
         return value
 
 
@@ -258,8 +309,9 @@ def _lines(path: Path) -> list[tuple[bytes, Record]]:
     lines = []
     for number, line in enumerate(whole, start=1):
         record = _record(line)
-        if record is None:
-            raise RunError(f"{path}: line {number} is damaged; restore the file from a copy, or delete that line")
+        problem = "it is no round's record" if record is None else misfit(record, _SHAPES.get(path.name, {}))
+        if record is None or problem is not None:
+            raise RunError(f"{path}: line {number} is damaged ({problem}); {_LINE}")
         lines.append((line, record))
     record = _record(tail)
     return lines if record is None else [*lines, (tail, record)]
@@ -267,11 +319,11 @@ def _lines(path: Path) -> list[tuple[bytes, Record]]:
 
 def _record(line: bytes) -> Record | None:
     try:
-        value = json.loads(line)
-    except ValueError:
+        value = parse_json(line)
+    except Unreadable:
         return None
     number = value.get("round") if isinstance(value, dict) else None
-    return value if isinstance(number, int) else None
+    return value if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def _mend(path: Path) -> None:
