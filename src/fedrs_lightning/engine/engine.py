@@ -113,6 +113,7 @@ class Engine:
         self.server = self._initial_server()
         self.best: dict[str, float] = {}
         self.loggers: dict[str, str] = {}
+        self.config = ""
         self.preempted = False
 
     @property
@@ -271,7 +272,8 @@ class Engine:
         record["timing"] |= watch.take()
         self.store.append_round(record)
         self.store.sync()
-        self.checkpoints.save(Checkpoint(self.round, self.server, dict(self.memory.index), self.loggers, self.best))
+        known = (self.loggers, self.best, self.config, self.store.fingerprint())
+        self.checkpoints.save(Checkpoint(self.round, self.server, dict(self.memory.index), *known))
         self._prune()
         watch.lap("checkpoint")
 
@@ -292,7 +294,9 @@ class Engine:
 
     def _unusable(self, checkpoint: Checkpoint) -> str | None:
         path = self.memory.missing(checkpoint.index)
-        return None if path is None else f"{path}: client memory of round {checkpoint.round} is missing or damaged"
+        if path is not None:
+            return f"{path}: client memory of round {checkpoint.round} is missing or damaged"
+        return self.store.fault(checkpoint.round, checkpoint.logs)
 
     def _initial_server(self) -> State:
         live = self.composer.live.items()

@@ -7,6 +7,7 @@ and by the next append; a damaged line anywhere else is an error.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -66,6 +67,7 @@ _SHAPES: dict[str, Any] = {
         "method": _TEXT,
         "label": _TEXT,
         "seed": int,
+        "num_rounds": int,
         "num_clients": int,
         "headline": {"protocol!": str, "metric!": str},
         "final": _SCORES,
@@ -91,6 +93,7 @@ class RunStore:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._mended: set[str] = set()
+        self._hashes: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"RunStore({str(self.path)!r})"
@@ -135,6 +138,36 @@ class RunStore:
                 with atomic_path(path, durable=True) as temporary:
                     temporary.write_bytes(kept)
             self._mended.add(name)
+            self._hashes[name] = hashlib.sha256(kept)
+
+    def fingerprint(self) -> dict[str, str]:
+        """SHA-256 of each log as it was written so far, for the checkpoint; kept up with every line."""
+        return {name: self._hash(name).copy().hexdigest() for name in (ROUNDS, CLIENTS)}
+
+    def fault(self, last: int, written: Mapping[str, str]) -> str | None:
+        """What is wrong with the lines of rounds 1 to `last`, of which none may be lost, changed or there twice.
+
+        Args:
+            last: a finished round.
+            written: what `fingerprint` gave after it; empty where it was not kept.
+
+        Raises:
+            RunError: a line is damaged.
+        """
+        numbers = [record["round"] for record in self.rounds() if record["round"] <= last]
+        lost = sorted(set(range(1, last + 1)) - set(numbers))
+        twice = sorted({number for number in numbers if numbers.count(number) > 1})
+        if lost or twice:
+            parts = [f"round {number} is lost" for number in lost] + [
+                f"round {number} is there twice" for number in twice
+            ]
+            return f"{self.path / ROUNDS}: {', '.join(parts[:4])}{' and more' if len(parts) > 4 else ''}"
+        for name, expected in written.items():
+            path = self.path / name
+            kept = [line + b"\n" for line, record in _lines(path) if record["round"] <= last] if path.exists() else []
+            if hashlib.sha256(b"".join(kept)).hexdigest() != expected:
+                return f"{path}: the lines of rounds 1 to {last} are not those that were written"
+        return None
 
     def rounds(self) -> list[Record]:
         """Records of `rounds.jsonl` in file order; empty when the file is not there.
@@ -227,8 +260,16 @@ class RunStore:
         if name not in self._mended:
             _mend(path)
             self._mended.add(name)
+        total = self._hash(name)
         with path.open("ab") as handle:
             handle.write(text.encode())
+        total.update(text.encode())
+
+    def _hash(self, name: str) -> Any:
+        path = self.path / name
+        if name not in self._hashes:
+            self._hashes[name] = hashlib.sha256(path.read_bytes() if path.exists() else b"")
+        return self._hashes[name]
 
     def _read(self, name: str) -> list[Record]:
         path = self.path / name
