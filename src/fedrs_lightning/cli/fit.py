@@ -140,6 +140,8 @@ def _run(run: Run, state: str, hold: Hold | None) -> int:
         if rank() == 0:
             run_directory.report(run, "this run was complete already, on the same data under another path")
         return 0
+    if rank() == 0:
+        run_directory.check_checkpoints(run)
     loggers, ids = _loggers(run, built)
     # Ranks of an external launcher are there already, and the first of each machine may still be preparing the data.
     federation = None if started_externally() else built.data.federation(run.seed)
@@ -226,6 +228,7 @@ def _train(engine: Engine, run: Run, loggers: Sequence[RoundLogger], ids: dict[s
     from fedrs_lightning.engine.ranks.preemption import requeue
 
     run_directory.open_run(engine, run)
+    engine.config = run.hash
     engine.resume()
     engine.loggers |= ids
     with engine.exchange.together():

@@ -124,6 +124,21 @@ def _content(value: Any) -> Any:
     return [_content(inner) for inner in value] if isinstance(value, list) else value
 
 
+def check_checkpoints(run: Run) -> None:
+    """Refuse checkpoints of another configuration, which `config.yaml` may not tell any more.
+
+    Raises:
+        RunError: names the checkpoint.
+    """
+    from fedrs_lightning.engine.checkpoint import CheckpointStore
+
+    checkpoints = CheckpointStore(run.path / "checkpoints")
+    for round, config in checkpoints.configs().items():
+        if config != run.hash:
+            problem = "belongs to another configuration than this one"
+            raise RunError(f"{checkpoints.path(round)}: {problem}; restore {CONFIG}, or choose another --run.dir")
+
+
 def open_run(engine: Engine, run: Run) -> None:
     """Write what describes the run, before round 1; refuse data other than the run began with."""
     from fedrs_lightning.results.environment import environment

@@ -30,7 +30,7 @@ RULES = (
 POOLED = "_pooled"
 """Suffix of a score over all clients' test data together."""
 
-_NEEDED = ("seed", "headline", "final", "last4", "per_client")  # of a complete result
+_NEEDED = ("seed", "num_rounds", "headline", "final", "last4", "per_client")  # of a complete result
 
 
 @dataclass
