@@ -2,7 +2,9 @@
 
 import csv
 import struct
+import subprocess
 import sys
+import time
 
 import pytest
 from safetensors import safe_open
@@ -10,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from wandb.proto import wandb_internal_pb2
 
 from fedrs_lightning.engine.engine import logged
+from fedrs_lightning.results.store import RunStore
 
 ALL = ("--run.loggers", "[csv,tensorboard,wandb]")
 
@@ -132,7 +135,7 @@ def test_loggers_of_a_run_that_was_interrupted(fit, stop, stopped):
     (first_id, before), (second_id, after) = lives(ran.store)
     assert first_id == second_id == saved_id(ran.store)
     assert [step for step, _ in before] == list(range(1, stopped))
-    assert [step for step, _ in after] == list(range(stopped, 4))
+    assert [step for step, _ in after] == [1, 2, 3]  # an offline folder that is synced replaces those before
     for step, values in before + after:
         assert values["round"] == step
         assert values["train/loss"] == log[step]["train/loss"]
@@ -152,7 +155,26 @@ def test_a_round_that_is_run_again_stands_once(fit, stop):
     equal(board(ran.store), log)
     (_, before), (_, after) = lives(ran.store)
     assert [step for step, _ in before] == [1, 2]
-    assert [step for step, _ in after] == [2, 3, 4]
+    assert [step for step, _ in after] == [1, 2, 3, 4]
+
+
+def test_the_newest_folder_is_whole_after_kills(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config["schedule"] |= {"num_rounds": 40, "evaluate_every": 40}
+    config["run"]["loggers"] = ["wandb"]
+    command = [sys.executable, "-m", "fedrs_lightning.cli.main", "fit", "--config", config.write()]
+    for wanted in (3, 6):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("runs/*/*/rounds.jsonl")) < wanted:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    (path,) = tmp_path.glob("runs/*/*")
+    *_, (run_id, history) = lives(RunStore(path))
+    assert run_id == saved_id(RunStore(path))
+    assert [(step, values["round"]) for step, values in history] == [(number, number) for number in range(1, 41)]
 
 
 def test_loggers_that_are_asked_for_late_know_the_first_rounds(fit, stop):

@@ -80,20 +80,19 @@ class RoundCharts(WandbLogger):
     Args:
         path: run directory.
         run_id: of the Weights & Biases run.
-        new: whether no earlier life of the run has logged to it.
         offline: keep everything on this machine.
         **options: of `wandb.init`.
     """
 
-    def __init__(self, path: Path, run_id: str, new: bool, offline: bool, **options: Any) -> None:
+    def __init__(self, path: Path, run_id: str, offline: bool, **options: Any) -> None:
         super().__init__(name=path.name, save_dir=path, offline=offline, id=run_id, resume="allow", **options)
-        self._new = new
         self._mode: Literal["offline"] | None = "offline" if offline else None
 
     def catch_up(self, rounds: Rounds) -> None:
-        """Log the last round again, which a crash may have kept back, or all where there is nothing yet.
+        """Log all rounds that are not there yet.
 
-        Weights & Biases ignores a step that it already has.
+        Online, the server says which it has. Offline, every life of a run writes a folder of its own and none reads
+        those before: each is given all rounds, so that the newest is whole whatever a kill took from the others.
 
         Raises:
             ConfigError: the run cannot be opened: no login, no network.
@@ -112,8 +111,9 @@ class RoundCharts(WandbLogger):
             raise ConfigError(f"Weights & Biases: {reason}; {remedy}") from None
         self._experiment.define_metric("round")
         self._experiment.define_metric("*", step_metric="round")
-        for number, values in rounds if self._new else rounds[-1:]:
-            self.log_metrics(values, step=number)
+        for number, values in rounds:
+            if number >= self._experiment.starting_step:
+                self.log_metrics(values, step=number)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -152,10 +152,9 @@ def build_loggers(
     if "tensorboard" in names:
         loggers.append(RoundBoard(path))
     if "wandb" in names:
-        new = "wandb" not in known
-        ids["wandb"] = secrets.token_hex(4) if new else known["wandb"]
+        ids["wandb"] = known.get("wandb") or secrets.token_hex(4)
         try:
-            loggers.append(RoundCharts(path, ids["wandb"], new, offline, **options))
+            loggers.append(RoundCharts(path, ids["wandb"], offline, **options))
         except ModuleNotFoundError as error:
             problem = f"run.loggers names wandb, but it cannot be imported ({error})"
             raise ConfigError(f"{problem}; pip install wandb, or leave it out") from None
