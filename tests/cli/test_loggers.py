@@ -164,15 +164,18 @@ def test_the_newest_folder_is_whole_after_kills(config, tmp_path, monkeypatch):
     config["run"]["loggers"] = ["wandb"]
     command = [sys.executable, "-m", "fedrs_lightning.cli.main", "fit", "--config", config.write()]
     for wanted in (3, 6):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with (tmp_path / "err.txt").open("wb") as err:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err)
         while sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("runs/*/*/rounds.jsonl")) < wanted:
-            assert process.poll() is None
+            assert process.poll() is None, (tmp_path / "err.txt").read_text()
             time.sleep(0.02)
         process.kill()
         process.wait()
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     (path,) = tmp_path.glob("runs/*/*")
-    *_, (run_id, history) = lives(RunStore(path))
+    files = sorted(path.glob("wandb/offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    assert len(files) == 3
+    run_id, history = life(files[-1])
     assert run_id == saved_id(RunStore(path))
     assert [(step, values["round"]) for step, values in history] == [(number, number) for number in range(1, 41)]
 
