@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
-from typing import Any, NoReturn, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
 from fedrs_lightning.cli.config.nearest_names import nearest
 from fedrs_lightning.cli.config.ranges import complaint, optimiser_complaint
 from fedrs_lightning.cli.config.signatures import UNKNOWN, Hint, Parameter, SourceClass, resolve, short_names
-from fedrs_lightning.cli.config.values import checked, described, nearest_literal, shown
+from fedrs_lightning.cli.config.values import checked, described, is_text, nearest_literal, shown
 from fedrs_lightning.cli.config.yaml_files import YamlFile, is_yaml_name, parse_text
 from fedrs_lightning.errors import ConfigError
 
@@ -107,10 +108,16 @@ class _Given:
         return _Given(part.content, part)
 
     def checked(self, key: str, hint: Any) -> Any:
+        value, text = self.value, self.text
+        if is_text(hint) and self.file is not None and isinstance(value, (int, float, date)):
+            value = self.file.texts.get(self.keys, value)
         try:
-            value = checked(hint, self.value, self.text)
+            value = checked(hint, value, text)
         except ValueError:
-            self.fail(key, f"expected {described(hint)}, got {shown(self.value)}", nearest_literal(hint, self.value))
+            near = nearest_literal(hint, self.value)
+            if self.value == "None" and type(None) in get_args(hint):
+                near = "; write null"
+            self.fail(key, f"expected {described(hint)}, got {shown(self.value)}", near)
         self.within(key, complaint(key, value))
         return value
 

@@ -21,11 +21,13 @@ class YamlFile:
         path: of the file.
         content: its keys and values.
         lines: line of every key, by the keys that lead to it.
+        texts: single values as they are written, by the same keys.
     """
 
     path: Path
     content: dict[Any, Any]
     lines: dict[tuple[Any, ...], int] = field(repr=False)
+    texts: dict[tuple[Any, ...], str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, path: Path, asked_by: str) -> YamlFile:
@@ -53,12 +55,13 @@ class YamlFile:
             content, node = parse_yaml(text)
         except Unreadable as error:
             raise ConfigError(f"{place(path, error)}: not valid YAML: {error.reason}") from None
-        _lines(node, (), path, lines)
+        texts: dict[tuple[Any, ...], str] = {}
+        _lines(node, (), path, lines, texts)
         if not isinstance(content, dict):
             held = "holds a list" if isinstance(content, list) else "holds a single value"
             held = "is empty" if content is None else held
             raise ConfigError(f"{path}: {held}; write keys with values, such as `seed: 0`")
-        return cls(path, content, lines)
+        return cls(path, content, lines, texts)
 
     def where(self, keys: tuple[Any, ...]) -> str:
         """`file:line` of a key, or of the nearest key above it."""
@@ -80,10 +83,18 @@ def parse_text(text: str) -> Any:
         return text
 
 
-def _lines(node: yaml.Node | None, above: tuple[Any, ...], path: Path, lines: dict[tuple[Any, ...], int]) -> None:
+def _lines(
+    node: yaml.Node | None,
+    above: tuple[Any, ...],
+    path: Path,
+    lines: dict[tuple[Any, ...], int],
+    texts: dict[tuple[Any, ...], str],
+) -> None:
+    if isinstance(node, yaml.ScalarNode):
+        texts[above] = node.value
     if isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(node.value):
-            _lines(item, (*above, number), path, lines)
+            _lines(item, (*above, number), path, lines, texts)
     if not isinstance(node, yaml.MappingNode):
         return
     for key_node, value_node in node.value:
@@ -95,7 +106,7 @@ def _lines(node: yaml.Node | None, above: tuple[Any, ...], path: Path, lines: di
             twice = f"key '{key_node.value}' stands there twice, also in line {lines[key]}; remove one"
             raise ConfigError(f"{path}:{line}: {twice}")
         lines[key] = line
-        _lines(value_node, key, path, lines)
+        _lines(value_node, key, path, lines, texts)
 
 
 def _similar(path: Path) -> str:
