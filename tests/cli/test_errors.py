@@ -19,6 +19,11 @@ OPTIONS = [
     (["--methud", "FedAvg"], "--methud: there is no option 'methud'; did you mean 'method'?"),
     (["--see=3"], "--see: there is no option 'see'; did you mean 'seed'?"),
     (["-seed", "3"], "-seed: there is no option '-seed'; did you mean 'seed'?"),
+    (["my.yaml"], "'my.yaml' belongs to no option; a configuration file is given with --config my.yaml"),
+    (["--lr_scheduler", "x"], "--lr_scheduler: there is no option 'lr_scheduler'; valid: data, fabric, method, "),
+    (["--task.class_weights", "1"], "ClassificationTask has no option 'class_weights'; valid: backbone, "),
+    (["--method", "FedMed"], "--method: there is no class 'FedMed'; did you mean 'FedMAD'?"),
+    (["--method", "FedDAP"], "method: FedDAP needs masks, and ClassificationTask has one class an image; choose"),
     (["FedAvg"], "'FedAvg' belongs to no option; options begin with --"),
     (["--seed"], "--seed needs a value"),
     (

@@ -89,7 +89,7 @@ def _start(run: Run, state: str) -> int:
                 if run_directory.check_run(run) != state:
                     raise RunError(f"{run.path}: another process has just worked there; the same command looks again")
             return _guarded(run, state, hold)
-        except FedrsError:
+        except Exception:
             if not existed and not any((run.path / name).exists() for name in (ROUNDS, "checkpoints")):
                 _remove(run.path.absolute(), above)  # refused before its first round
             raise

@@ -112,6 +112,8 @@ class FedDAP(FedAvg):
         buffers: as in FedAvg.
     """
 
+    needs_labels = "pixel_classes"
+
     def __init__(
         self,
         temperature: float,

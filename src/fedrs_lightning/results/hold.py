@@ -144,6 +144,15 @@ class Hold:
         raise RunError(f"{self.path}: {self.busy} ({who} {where}); wait until it has ended, or end it")
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process works in a run directory now, as far as its signs of life tell."""
+    touched = _touched(path / ".lock")
+    if touched is None or time.time() - touched > SILENCE:
+        return False
+    owner = SoftFileLease(path / ".lock", lease_duration=SILENCE).owner
+    return owner is None or owner.hostname != _this_host() or _alive(owner.pid)
+
+
 def _note(path: Path) -> dict[str, Any]:
     try:
         value = read_json(path)

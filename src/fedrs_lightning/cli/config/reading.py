@@ -57,6 +57,10 @@ def read(
     reading = _Reading(schema, linked, partial)
     for name, value in options(arguments):
         if name is None:
+            if is_yaml_name(value):
+                raise ConfigError(
+                    f"'{value}' belongs to no option; a configuration file is given with --config {value}"
+                )
             raise ConfigError(f"'{value}' belongs to no option; options begin with --")
         if name == "config":
             if value is None:
@@ -183,7 +187,21 @@ class _Reading:
             if absent and cls is not None and not cls.is_group:
                 known = ", ".join(short_names(cls))
                 raise ConfigError(f"{name} is missing; name one of {known} in the config file or with --{name}")
+        self._fitting()
         return self._complete("", self.values, self.schema, "")
+
+    def _fitting(self) -> None:
+        """Whether the method works on such labels, before what it needs besides is asked for."""
+        task, method = (
+            self.classes.get((self.values.get(name) or {}).get("class_path")) for name in ("task", "method")
+        )
+        if task is None or method is None:
+            return
+        needed, given = method.constant("needs_labels"), task.constant("label_kind")
+        if isinstance(needed, str) and isinstance(given, str) and needed != given:
+            kinds = {"pixel_classes": "masks", "one_class": "one class an image", "several_classes": "several classes"}
+            problem = f"{method.name} needs {kinds[needed]}, and {task.name} has {kinds[given]}"
+            raise ConfigError(f"method: {problem}; choose another method or task")
 
     def _complete(self, above: str, values: Mapping[str, Any], known: Mapping[str, Parameter], cls: str) -> Any:
         found: dict[str, Any] = {}

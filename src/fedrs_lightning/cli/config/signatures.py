@@ -168,6 +168,16 @@ class SourceClass:
         """Whether this class is the base, or derives from it."""
         return self == base or any(own.derives_from(base) for own in self.bases)
 
+    def constant(self, name: str) -> Any:
+        """A plain value that the class or a base gives to one of its attributes; None where there is none."""
+        for node in self.node.body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            value = getattr(node, "value", None)
+            if value is not None and any(isinstance(one, ast.Name) and one.id == name for one in targets):
+                found = _constant(self.module, value)
+                return None if found is UNKNOWN else found
+        return next((found for base in self.bases if (found := base.constant(name)) is not None), None)
+
     @functools.cached_property
     def decorators(self) -> set[str]:
         """Names of its decorators."""
@@ -319,6 +329,10 @@ class LoadedClass(SourceClass):
         self.module = SourceModule(cls.__module__)
         self.abstract = frozenset(getattr(cls, "__abstractmethods__", ()))
         self.decorators = set()
+
+    def constant(self, name: str) -> Any:
+        """See `SourceClass.constant`."""
+        return getattr(self.cls, name, None)
 
     def derives_from(self, base: SourceClass) -> bool:
         """Whether this class is the base, or derives from it."""
