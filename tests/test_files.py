@@ -1,6 +1,8 @@
 """Files appear whole or not at all."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -98,3 +100,12 @@ def test_json_has_limits(tmp_path, text, words):
 )
 def test_shapes(value, shape, problem):
     assert misfit(value, shape) == problem
+
+
+def test_files_follow_the_umask(tmp_path):
+    code = (
+        "import os, sys\nos.umask(0o022)\nfrom pathlib import Path\nfrom fedrs_lightning.files import atomic_path\n"
+        "with atomic_path(Path(sys.argv[1])) as temporary:\n    temporary.touch(0o600)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "x")], check=True)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o644

@@ -31,6 +31,11 @@ LONGEST = 4_000_000
 MOST_NODES = 1_000_000
 """Values that a YAML file may have with all its aliases written out."""
 
+_UMASK = os.umask(0o077)
+os.umask(_UMASK)
+FILE_MODE = 0o666 & ~_UMASK
+"""Permissions of new files under this process's umask."""
+
 RESTORE = "delete it or restore it from a copy"
 
 _PLACE = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR", "EISDIR", "EEXIST", "ENOENT")
@@ -60,6 +65,8 @@ def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         yield temporary
+        if temporary.exists():
+            temporary.chmod(FILE_MODE)  # a library may have made it for its owner alone
         if durable:
             flush(temporary)
         temporary.replace(path)

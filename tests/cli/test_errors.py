@@ -127,6 +127,10 @@ OPTIONS = [
         "training diverges already in the trial on a few images that counts its cost: loss term 'task' is nan",
     ),
     (["--task.num_classes", "7"], "--task.num_classes: follows from the data set; leave it out"),
+    # Names that lead elsewhere.
+    (["--run.name", "../../.."], "run.name='../../..' must be the name of a folder below run.root"),
+    (["--run.name", "/tmp/x"], "run.name='/tmp/x' must be the name of a folder below run.root"),
+    (["--method", "antigravity.fly"], "--method: there is no 'antigravity.fly' to import"),
     # Where it runs.
     (["--fabric.devices", "0"], "fabric.devices=0 must be at least 1, or auto"),
     (["--fabric.threads_per_rank", "0"], "fabric.threads_per_rank=0 must be at least 1"),
@@ -558,3 +562,14 @@ def test_a_root_that_cannot_be_written(fit, tmp_path, request):
         fit(root=folder).line
         == f"{folder}: no permission to write there; choose another --run.root, or mend the permissions"
     )
+
+
+def test_a_module_whose_class_does_not_fit_is_not_imported(fit, tmp_path, monkeypatch):
+    (tmp_path / "mine_unfit.py").write_text(
+        "from pathlib import Path\nPath('ran').touch()\n\n\nclass Unfit:\n    pass\n\n\nmade = type('Made', (), {})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "'mine_unfit.Unfit' does not fit here" in fit("--method", "mine_unfit.Unfit").line
+    assert "there is no 'mine_unfit.made' to import" in fit("--method", "mine_unfit.made").line
+    assert not (tmp_path / "ran").exists()

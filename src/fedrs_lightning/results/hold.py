@@ -19,7 +19,7 @@ from filelock import FileLock, LeaseCompromise, LeaseSettingsMismatch, MarkerSof
 from filelock import OwnerRecord as Owner
 
 from fedrs_lightning.errors import RunError
-from fedrs_lightning.files import naming_the_place, read_json, write_json
+from fedrs_lightning.files import FILE_MODE, naming_the_place, read_json, write_json
 
 SILENCE = 60.0
 """Seconds without a sign of life after which a holder on another machine counts as gone."""
@@ -49,8 +49,7 @@ class Hold:
         self.file, self._note = self.path / name, self.path / f"{name.removesuffix('.lock')}.holder.json"
         self.lost: str | None = None
         times: Any = {"lease_duration": SILENCE, "heartbeat_interval": _HEARTBEAT}
-        mode = 0o666 & ~_umask()
-        self._lease = SoftFileLease(self.file, **times, on_compromise=self._lose, mode=mode, thread_local=False)
+        self._lease = SoftFileLease(self.file, **times, on_compromise=self._lose, mode=FILE_MODE, thread_local=False)
 
     def __enter__(self) -> Hold:
         """Take the folder.
@@ -200,9 +199,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may run under a number without a name
         return str(os.getuid())
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -192,9 +192,8 @@ class _Reading:
 
     def _fitting(self) -> None:
         """Whether the method works on such labels, before what it needs besides is asked for."""
-        task, method = (
-            self.classes.get((self.values.get(name) or {}).get("class_path")) for name in ("task", "method")
-        )
+        named = [str((self.values.get(name) or {}).get("class_path")) for name in ("task", "method")]
+        task, method = self.classes.get(named[0]), self.classes.get(named[1])
         if task is None or method is None:
             return
         needed, given = method.constant("needs_labels"), task.constant("label_kind")

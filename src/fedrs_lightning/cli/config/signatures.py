@@ -349,12 +349,19 @@ class LoadedClass(SourceClass):
 
 
 def named(path: str) -> SourceClass | None:
-    """The class of an import path, or of a shorter one that a package offers, read or imported; None without one."""
+    """The class of an import path, or of a shorter one that a package offers, read from its source; None without one.
+
+    A module that is loaded already is asked too, and one that has no source, such as a compiled one, is imported. A
+    module with a source is never imported here: whether its class fits is known before any of its code runs.
+    """
     module, _, name = path.rpartition(".")
     source = source_of(module) if module else None
     found = source.find(name) if source is not None else None
     if isinstance(found, SourceClass):
         return found
+    foreign = module.partition(".")[0] in _FOREIGN
+    if module not in sys.modules and (not module or source is not None or foreign):
+        return None
     try:
         loaded = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError):

@@ -43,7 +43,7 @@ def checked(hint: Any, value: Any, text: str | None = None) -> Any:
         raise ValueError("null")
     if is_text(hint):  # as it stands there: 1e3 is no number, None no folder
         words = value if text is None else text
-        if not isinstance(words, str) or words == "None":
+        if not isinstance(words, str) or words == "None" or "\0" in words:
             raise ValueError(str(words))
         return str(Path(words)) if Path in (hint, *get_args(hint)) and words else words
     parser = _parser(hint)
