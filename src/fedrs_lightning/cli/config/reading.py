@@ -297,8 +297,11 @@ class _Reading:
             below = rest[1:] if rest[0] in SPEC else rest
             if rest[0] == "dict_kwargs":
                 spec = slot.values.setdefault(slot.name, {})
-                more = {".".join(below): given.value} if below else given.value
-                spec["dict_kwargs"] = spec.get("dict_kwargs", {}) | more
+                more = {".".join(below): given.value} if below else given.value or {}
+                if not isinstance(more, Mapping):
+                    given.fail(f"{slot.full}.dict_kwargs", f"expected keys, got {shown(more)}")
+                given.within(f"{slot.full}.dict_kwargs", complaint(f"{slot.full}.dict_kwargs", more))
+                spec["dict_kwargs"] = {**spec.get("dict_kwargs", {}), **more}
             elif below:
                 self._argument(slot, below, given)
             else:
