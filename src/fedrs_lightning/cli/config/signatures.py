@@ -355,6 +355,8 @@ def named(path: str) -> SourceClass | None:
     module with a source is never imported here: whether its class fits is known before any of its code runs.
     """
     module, _, name = path.rpartition(".")
+    if not all(part.isidentifier() for part in path.split(".")):
+        return None
     source = source_of(module) if module else None
     found = source.find(name) if source is not None else None
     if isinstance(found, SourceClass):
