@@ -10,8 +10,8 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo demo-segmentation test test-cpus lint format docs options smoke bench bench-federation gpu-check \
-	cost clean
+.PHONY: help setup demo demo-segmentation test test-cpus fuzz lint format docs options smoke bench bench-federation \
+	gpu-check cost clean
 
 help: ## list the targets
 	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*## /\t/" | column -t -s "$$(printf "\t")"
@@ -50,6 +50,9 @@ TRAINING := tests/engine tests/golden tests/methods tests/models tests/nn tests/
 
 test-cpus: setup ## the tests that train, as on other processors (a quarter of an hour)
 	failed=0; for cpu in $(CPUS); do echo "== $$cpu"; env $$cpu $(BIN)/python -m pytest -q $(TRAINING) || failed=1; done; exit $$failed
+
+fuzz: setup ## tests/fuzz with FEDRS_FUZZ (25) times its hundred examples a test
+	FEDRS_FUZZ=$${FEDRS_FUZZ:-25} $(BIN)/python -m pytest -q tests/fuzz
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

@@ -19,6 +19,11 @@ OPTIONS = [
     (["--methud", "FedAvg"], "--methud: there is no option 'methud'; did you mean 'method'?"),
     (["--see=3"], "--see: there is no option 'see'; did you mean 'seed'?"),
     (["-seed", "3"], "-seed: there is no option '-seed'; did you mean 'seed'?"),
+    (["my.yaml"], "'my.yaml' belongs to no option; a configuration file is given with --config my.yaml"),
+    (["--lr_scheduler", "x"], "--lr_scheduler: there is no option 'lr_scheduler'; valid: data, fabric, method, "),
+    (["--task.class_weights", "1"], "ClassificationTask has no option 'class_weights'; valid: backbone, "),
+    (["--method", "FedMed"], "--method: there is no class 'FedMed'; did you mean 'FedMAD'?"),
+    (["--method", "FedDAP"], "method: FedDAP needs masks, and ClassificationTask has one class an image; choose"),
     (["FedAvg"], "'FedAvg' belongs to no option; options begin with --"),
     (["--seed"], "--seed needs a value"),
     (
@@ -83,15 +88,49 @@ OPTIONS = [
         ["--task=MultilabelTask", "--task.backbone=resnet18"],
         "MultilabelTask: the data have one class an image; take task.class_path: ",
     ),
-    (["--task.num_classes", "7"], "--task.num_classes: follows from the data set; leave it out"),
     # Values that the parser takes and a constructor refuses.
     (["--schedule.num_rounds", "0"], "schedule.num_rounds=0 must be at least 1"),
     (["--run.keep_checkpoints", "0"], "run.keep_checkpoints=0 must be at least 2"),
     (["--task.width", "0"], "ClassificationTask: width: 0 is below 1"),
     (["--data.image_size", "0"], "image_size must be at least 1 pixel or null, got 0"),
-    (["--optimizer.lr", "-1"], "optimizer: Invalid learning rate: -1.0"),
+    (["--optimizer.lr", "-1"], "--optimizer.lr: expected a number above 0, got -1"),
     (["--task.weights", "none.pt"], "weights: no file none.pt"),
     (["--method", "FedMAD", "--method.dict_kwargs.extra", "1"], "unexpected keyword argument 'extra'"),
+    # Numbers that no option takes, and those that torch's optimisers accept although nothing can train with them.
+    (["--seed", "-1"], "--seed: a seed is 0 to 9223372036854775807, not -1"),
+    (["--data.seed", "-1"], "--data.seed: a seed is 0 to "),
+    (
+        ["--schedule.batch_size", "1000000000000"],
+        "--schedule.batch_size: 1000000000000 is out of range (at most 2147483647)",
+    ),
+    (["--schedule.clients_per_round", "-1"], "--schedule.clients_per_round: expected a number of at least 1, got -1"),
+    (["--schedule.min_last_batch", "-1"], "--schedule.min_last_batch: expected a number of at least 0, got -1"),
+    (["--fabric.upload_memory", ".nan"], "--fabric.upload_memory: expected a finite number, got nan"),
+    (["--fabric.upload_memory", "-1"], "--fabric.upload_memory: expected a number of at least 0, got -1"),
+    (["--fabric.devices", "1000000"], "--fabric.devices: expected a number of at most "),
+    (["--fabric.threads_per_rank", "1000000000"], "expected a number of at most 1024, got 1000000000"),
+    (["--optimizer.lr", "0"], "--optimizer.lr: expected a number above 0, got 0"),
+    (["--optimizer.lr", ".inf"], "--optimizer.lr: expected a finite number, got inf"),
+    (["--optimizer.betas", "[0.9, .nan]"], "--optimizer.betas: expected a finite number, got nan"),
+    (["--optimizer.betas", "[0.9, 1.0]"], "--optimizer.betas: expected a number of at least 0 and below 1, got 1.0"),
+    (["--optimizer=torch.optim.SGD", "--optimizer.momentum=5"], "expected a number of at least 0 and below 1, got 5"),
+    (["--optimizer=torch.optim.SGD", "--optimizer.dampening=-5"], "of at least 0 and of at most 1, got -5"),
+    (["--optimizer=torch.optim.RMSprop", "--optimizer.alpha=2"], "expected a number of at least 0 and below 1, got 2"),
+    (["--optimizer", "torch.optim.LBFGS"], "optimizer: LBFGS takes several steps a batch, which local training does"),
+    (["--optimizer", "torch.optim.SparseAdam"], "optimizer: SparseAdam needs sparse gradients, which no network here"),
+    (["--method=FedMAD", "--method.initial_gamma=-1e308"], "--method.initial_gamma: -1e+308 is more than float32"),
+    (["--method=FedMAD", "--method.initial_beta=.nan"], "--method.initial_beta: expected a finite number, got nan"),
+    (["--method=FedGPS", "--method.surrogate_seed=-1"], "--method.surrogate_seed: a seed is 0 to "),
+    (["--method=FedAWA", "--method.momentum=1"], "FedAWA: momentum: 1.0 is not below 1"),
+    (
+        ["--method=FedMAD", "--method.power=1e30", "--schedule.num_rounds=1"],
+        "training diverges already in the trial on a few images that counts its cost: loss term 'task' is nan",
+    ),
+    (["--task.num_classes", "7"], "--task.num_classes: follows from the data set; leave it out"),
+    # Names that lead elsewhere.
+    (["--run.name", "../../.."], "run.name='../../..' must be the name of a folder below run.root"),
+    (["--run.name", "/tmp/x"], "run.name='/tmp/x' must be the name of a folder below run.root"),
+    (["--method", "antigravity.fly"], "--method: there is no 'antigravity.fly' to import"),
     # Where it runs.
     (["--fabric.devices", "0"], "fabric.devices=0 must be at least 1, or auto"),
     (["--fabric.threads_per_rank", "0"], "fabric.threads_per_rank=0 must be at least 1"),
@@ -523,3 +562,14 @@ def test_a_root_that_cannot_be_written(fit, tmp_path, request):
         fit(root=folder).line
         == f"{folder}: no permission to write there; choose another --run.root, or mend the permissions"
     )
+
+
+def test_a_module_whose_class_does_not_fit_is_not_imported(fit, tmp_path, monkeypatch):
+    (tmp_path / "mine_unfit.py").write_text(
+        "from pathlib import Path\nPath('ran').touch()\n\n\nclass Unfit:\n    pass\n\n\nmade = type('Made', (), {})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "'mine_unfit.Unfit' does not fit here" in fit("--method", "mine_unfit.Unfit").line
+    assert "there is no 'mine_unfit.made' to import" in fit("--method", "mine_unfit.made").line
+    assert not (tmp_path / "ran").exists()

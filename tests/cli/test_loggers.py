@@ -2,7 +2,9 @@
 
 import csv
 import struct
+import subprocess
 import sys
+import time
 
 import lightning as L
 import pytest
@@ -12,6 +14,7 @@ from wandb.proto import wandb_internal_pb2
 
 from fedrs_lightning.engine.engine import logged
 from fedrs_lightning.errors import RunError
+from fedrs_lightning.results.store import RunStore
 
 ALL = ("--run.loggers", "[csv,tensorboard,wandb]")
 
@@ -142,7 +145,7 @@ def test_loggers_of_a_run_that_was_stopped(fit, monkeypatch, stopped):
     (first_id, before), (second_id, after) = lives(ran.store)
     assert first_id == second_id == saved_id(ran.store)
     assert [step for step, _ in before] == list(range(1, stopped))
-    assert [step for step, _ in after] == list(range(stopped, 4))
+    assert [step for step, _ in after] == [1, 2, 3]  # an offline folder that is synced replaces those before
     for step, values in before + after:
         assert values["round"] == step
         assert values["train/loss"] == log[step]["train/loss"]
@@ -162,7 +165,29 @@ def test_a_round_that_is_run_again_stands_once(fit, stop):
     equal(board(ran.store), log)
     (_, before), (_, after) = lives(ran.store)
     assert [step for step, _ in before] == [1, 2, 3]
-    assert [step for step, _ in after] == [2, 3, 4]
+    assert [step for step, _ in after] == [1, 2, 3, 4]
+
+
+def test_the_newest_folder_is_whole_after_kills(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config["schedule"] |= {"num_rounds": 40, "evaluate_every": 40}
+    config["run"]["loggers"] = ["wandb"]
+    command = [sys.executable, "-m", "fedrs_lightning.cli.main", "fit", "--config", config.write()]
+    for wanted in (3, 6):
+        with (tmp_path / "err.txt").open("wb") as err:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err)
+        while sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("runs/*/*/rounds.jsonl")) < wanted:
+            assert process.poll() is None, (tmp_path / "err.txt").read_text()
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    (path,) = tmp_path.glob("runs/*/*")
+    files = sorted(path.glob("wandb/offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    assert len(files) == 3
+    run_id, history = life(files[-1])
+    assert run_id == saved_id(RunStore(path))
+    assert [(step, values["round"]) for step, values in history] == [(number, number) for number in range(1, 41)]
 
 
 def test_loggers_that_are_asked_for_late_know_the_first_rounds(fit, stop):

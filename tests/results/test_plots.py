@@ -5,6 +5,7 @@ from matplotlib.colors import to_rgb
 
 from fedrs_lightning.errors import ConfigError, RunError
 from fedrs_lightning.results import plots
+from fedrs_lightning.results.hold import Hold
 from fedrs_lightning.results.plots import COLOURS, plot_clients, plot_curves, plot_weights, weighted_runs
 
 KEY = "personal_common/overall_accuracy"
@@ -117,3 +118,10 @@ def test_faults_are_named(make_run, tmp_path):
         plot_curves([make_run()], tmp_path / "a.gifx")
     with pytest.raises(RunError, match="no round is finished"):
         plot_curves([make_run(name="begun", done=0)], tmp_path / "a.png")
+
+
+def test_an_interrupted_run_is_not_called_running(make_run):
+    store = make_run(done=2)
+    assert plots._state(store) == "interrupted"
+    with Hold(store.path, "another run is at work there"):
+        assert plots._state(store) == "running"

@@ -117,7 +117,7 @@ def test_config_is_read_back_and_its_faults_are_named(tmp_path):
     store.write_config({"seed": 1, "schedule": {"num_rounds": 3}})
     assert store.config() == {"seed": 1, "schedule": {"num_rounds": 3}}
     store.write_config("a: [1\n")
-    with pytest.raises(RunError, match=r"config\.yaml: not valid YAML"):
+    with pytest.raises(RunError, match=r"config\.yaml:2: not valid YAML"):
         store.config()
     store.write_config("- 1\n")
     with pytest.raises(RunError, match="holds list, not a mapping"):

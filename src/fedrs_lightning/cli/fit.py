@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedrs_lightning.cli import run_directory
 from fedrs_lightning.cli.config.command_line import build, configure
-from fedrs_lightning.cli.process import rank, run_settings
+from fedrs_lightning.cli.process import follow_sweep, rank, run_settings
 from fedrs_lightning.engine.ranks.watch import ROUNDS_ARE_KEPT
-from fedrs_lightning.errors import ConfigError, FedrsError, LaunchError, LostContact, TrainingError
+from fedrs_lightning.errors import ConfigError, FedrsError, LaunchError, LostContact, RunError, TrainingError
 from fedrs_lightning.files import naming_the_place
 from fedrs_lightning.progress import waiting
+from fedrs_lightning.results.hold import Hold
 from fedrs_lightning.results.store import ROUNDS
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str]) -> int:
     """Read the configuration, launch the ranks, train, sum up. Returns the exit code."""
+    follow_sweep()
     try:
         run = configure(argv)
         with naming_the_place(run.path):
@@ -75,20 +78,37 @@ def _end(code: int) -> int:
 
 
 def _start(run: Run, state: str) -> int:
-    import torch
-
+    """Run in the run directory, which rank 0 holds meanwhile, so that no other process works there."""
+    if rank() != 0 or state == "moved":
+        return _guarded(run, state, None)
     existed = run.path.exists()
     above = next(folder for folder in run.path.absolute().parents if folder.exists())
+    with Hold(run.path, "another run is at work there") as hold:
+        try:
+            with naming_the_place(run.path):
+                if run_directory.check_run(run) != state:
+                    raise RunError(f"{run.path}: another process has just worked there; the same command looks again")
+            return _guarded(run, state, hold)
+        except Exception:
+            if not existed and not any((run.path / name).exists() for name in (ROUNDS, "checkpoints")):
+                _remove(run.path.absolute(), above)  # refused before its first round
+            raise
+
+
+def _guarded(run: Run, state: str, hold: Hold | None) -> int:
+    import torch
+
     try:
         with naming_the_place(run.path):
-            return _run(run, state)
+            return _run(run, state, hold)
     except torch.OutOfMemoryError as error:
         remedy = "Lower schedule.batch_size, schedule.eval_batch_size or the ranks on a GPU"
         raise TrainingError(f"{str(error).splitlines()[0]} {remedy}") from None
-    except FedrsError:
-        if rank() == 0 and not existed and not any((run.path / name).exists() for name in (ROUNDS, "checkpoints")):
-            _remove(run.path.absolute(), above)  # refused before its first round
-        raise
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search(r"allocate memory|overflow", str(error)):
+            raise
+        problem = f"too large for the memory of this machine: {' '.join(str(error).split())[-120:]}"
+        raise ConfigError(f"{problem}; look at the sizes of network, method and images") from None
 
 
 def _remove(folder: Path, above: Path) -> None:
@@ -101,7 +121,7 @@ def _remove(folder: Path, above: Path) -> None:
             parent.rmdir()
 
 
-def _run(run: Run, state: str) -> int:
+def _run(run: Run, state: str, hold: Hold | None) -> int:
     """Run a configuration in its run directory, whose state `check_run` has found."""
     import torch.distributed as dist
 
@@ -122,10 +142,12 @@ def _run(run: Run, state: str) -> int:
         if rank() == 0:
             run_directory.report(run, "this run was complete already, on the same data under another path")
         return 0
+    if rank() == 0:
+        run_directory.check_checkpoints(run)
     loggers, ids = _loggers(run, built)
     # Ranks of an external launcher are there already: they join first, and wait while the data are prepared.
     federation = None if launch is not None else built.data.federation(run.seed)
-    fabric = _launch(built, federation, loggers)
+    fabric = _launch(built, federation, loggers, [] if hold is None else [StillHeld(hold)])
     with watching_ranks(fabric):
         if local_rank == 0 and launch is not None:
             built.data.prepare()
@@ -155,14 +177,32 @@ def _run(run: Run, state: str) -> int:
     return 0
 
 
-def _launch(built: Experiment, federation: Federation | None, loggers: list[RoundLogger]) -> L.Fabric:
+class StillHeld:
+    """Ends a run whose directory another process has taken over, at its next step or round.
+
+    Args:
+        hold: of the run directory, on rank 0.
+    """
+
+    def __init__(self, hold: Hold) -> None:
+        self.on_step = hold.require
+        self._hold = hold
+
+    def on_round_start(self, **_: Any) -> None:
+        """Look once a round too: rank 0 may have no client to train."""
+        self._hold.require()
+
+
+def _launch(
+    built: Experiment, federation: Federation | None, loggers: list[RoundLogger], callbacks: list[Any]
+) -> L.Fabric:
     from fedrs_lightning.engine.callbacks import ProgressBars
     from fedrs_lightning.engine.ranks.strategy import build_fabric
 
     all_clients = 1 if federation is None or built.method.pools_clients else len(federation.clients)
     num_clients = min(all_clients, built.schedule.clients_per_round or all_clients)
     try:
-        fabric = build_fabric(built.fabric, num_clients, callbacks=[ProgressBars()], loggers=loggers)
+        fabric = build_fabric(built.fabric, num_clients, callbacks=[ProgressBars(), *callbacks], loggers=loggers)
         with waiting("starting the ranks", rank()):
             fabric.launch()
     except (ValueError, RuntimeError) as error:
@@ -193,6 +233,7 @@ def _train(engine: Engine, run: Run, loggers: Sequence[RoundLogger], ids: dict[s
     from fedrs_lightning.engine.ranks.preemption import requeue
 
     run_directory.open_run(engine, run)
+    engine.config = run.hash
     engine.resume()
     engine.loggers |= ids
     with engine.exchange.together():

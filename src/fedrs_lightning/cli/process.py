@@ -14,10 +14,13 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from fedrs_lightning.engine.ranks.watch import RANK_ZERO
+from fedrs_lightning.engine.ranks.watch import RANK_ZERO, ROUNDS_ARE_KEPT
 from fedrs_lightning.progress import waiting
 
 LIBRARIES = ("lightning", "lightning.fabric", "lightning.pytorch")
+SWEEP = "FEDRS_SWEEP"
+"""Environment variable by which a run knows the process of the sweep that started it."""
+
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # names of glibc's mallopt(3)
 _VARIABLES = (
     *("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG"),
@@ -113,12 +116,23 @@ def started_by_rank_zero() -> bool:
 
 def follow_rank_zero(every: float = 0.5) -> None:
     """End soon after rank 0 is gone; leave Ctrl-C, which comes to all processes at once, to rank 0."""
-    parent = int(os.environ[RANK_ZERO])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _follow(int(os.environ[RANK_ZERO]), every)
 
+
+def follow_sweep(every: float = 0.5) -> None:
+    """End soon after the sweep that started this process is gone, also by SIGKILL; without one, do nothing."""
+    parent = os.environ.pop(SWEEP, "")  # not for the ranks that this process starts
+    if parent.isdecimal():
+        _follow(int(parent), every, f"fedrs fit: the sweep that started this run is gone; {ROUNDS_ARE_KEPT}")
+
+
+def _follow(parent: int, every: float, words: str = "") -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(every)
+        if words:
+            os.write(2, f"{words}\n".encode())
         os._exit(2)
 
-    threading.Thread(target=watch, daemon=True, name="rank-zero-watch").start()
+    threading.Thread(target=watch, daemon=True, name="parent-watch").start()

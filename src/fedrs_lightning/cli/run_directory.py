@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from fedrs_lightning.errors import RunError
+from fedrs_lightning.errors import RunError, TrainingError
 from fedrs_lightning.files import naming_the_place
 from fedrs_lightning.results.store import CONFIG
 
@@ -125,6 +125,21 @@ def _content(value: Any) -> Any:
     return [_content(inner) for inner in value] if isinstance(value, list) else value
 
 
+def check_checkpoints(run: Run) -> None:
+    """Refuse checkpoints of another configuration, which `config.yaml` may not tell any more.
+
+    Raises:
+        RunError: names the checkpoint.
+    """
+    from fedrs_lightning.engine.checkpoint import CheckpointStore
+
+    checkpoints = CheckpointStore(run.path / "checkpoints")
+    for round, config in checkpoints.configs().items():
+        if config != run.hash:
+            problem = "belongs to another configuration than this one"
+            raise RunError(f"{checkpoints.path(round)}: {problem}; restore {CONFIG}, or choose another --run.dir")
+
+
 def open_run(engine: Engine, run: Run) -> None:
     """Write what describes the run, before round 1; refuse data other than the run began with."""
     from fedrs_lightning.results.environment import environment
@@ -190,7 +205,13 @@ def count_cost(engine: Engine, make: Callable[[], Experiment]) -> dict[str, int]
         if engine.rank == 0:
             built, batch_size = make(), engine.schedule.batch_size
             samples = some_samples(engine.federation, min(batch_size, FEW))
-            cost = asdict(measure(built.task, built.method, engine.fabric, samples, batch_size))
+            try:
+                cost = asdict(measure(built.task, built.method, engine.fabric, samples, batch_size))
+            except TrainingError as error:
+                trial = "training diverges already in the trial on a few images that counts its cost"
+                reason = str(error).partition(": ")[2].partition("; ")[0]
+                remedy = "look at the options of the method and the learning rate (optimizer.init_args.lr)"
+                raise TrainingError(f"{trial}: {reason}; {remedy}") from None
     return cost
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import shlex
@@ -29,9 +30,11 @@ from fedrs_lightning.cli.combinations import (
 )
 from fedrs_lightning.cli.config.nearest_names import nearest
 from fedrs_lightning.cli.options import Parser, above
+from fedrs_lightning.cli.process import SWEEP
 from fedrs_lightning.engine.ranks.launch import this_launch
-from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.errors import ConfigError, RunError
 from fedrs_lightning.progress import Meter, Progress
+from fedrs_lightning.results.hold import Hold
 from fedrs_lightning.results.render import terminal
 from fedrs_lightning.results.store import RunStore
 from fedrs_lightning.results.tables import collect, tabulate
@@ -63,6 +66,7 @@ class Job:
     error: str | None = None
     process: subprocess.Popen[bytes] | None = None
     start: float = 0.0
+    hold: Hold | None = None
 
 
 def parser() -> Parser:
@@ -100,7 +104,13 @@ def main(argv: Sequence[str], command: Sequence[str] = FIT) -> int:
         jobs.append(Job(combination, key, combination.arguments(found.config, extra), log, store=index.complete(key)))
     if found.dry_run:
         return _dry_run(jobs)
-    return run(jobs, index, command, limit=found.jobs)
+    with Hold(root / "sweep-logs", "the same sweep is at work there", f".sweep-{_name(jobs)}.lock"):
+        return run(jobs, index, command, limit=found.jobs)
+
+
+def _name(jobs: list[Job]) -> str:
+    """Of a sweep: the same for the same command on the same files."""
+    return hashlib.sha256(" ".join(job.key for job in jobs).encode()).hexdigest()[:12]
 
 
 def _dry_run(jobs: list[Job]) -> int:
@@ -184,10 +194,15 @@ def _check_extra(extra: list[str], grid: list[str], options: Parser) -> None:
 
 
 def _start(job: Job, command: Sequence[str]) -> None:
-    job.log.parent.mkdir(parents=True, exist_ok=True)
+    hold = Hold(job.log.parent, "another sweep is at work on this run", f".{job.log.stem}.lock")
+    try:
+        job.hold = hold.__enter__()
+    except RunError as error:
+        job.error = str(error)
+        return
     # Unbuffered: lines of stdout and stderr reach the log in the order in which they were written. A session of its
     # own: Ctrl-C in the terminal comes to the sweep alone, which then stops the child's ranks together.
-    variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1", SWEEP: str(os.getpid())}
     if this_launch() is None:  # without the terminal of an interactive step the child would take it for one of srun
         variables.pop("SLURM_STEP_ID", None)
     job.start = time.monotonic()
@@ -200,6 +215,14 @@ def _start(job: Job, command: Sequence[str]) -> None:
 
 
 def _finish(job: Job, index: SweepIndex) -> None:
+    if job.hold is None:
+        return  # another sweep runs it, and writes its log
+    with contextlib.ExitStack() as afterwards:
+        afterwards.callback(job.hold.__exit__)
+        _read_log(job, index)
+
+
+def _read_log(job: Job, index: SweepIndex) -> None:
     lines = [line for line in job.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     paths = [line.removeprefix("run directory: ") for line in lines if line.startswith("run directory: ")]
     store = RunStore(paths[-1].strip()) if paths else None
@@ -239,7 +262,10 @@ def _stop(active: list[Job]) -> None:
         except KeyboardInterrupt:
             continue
         if all(process.poll() is not None for process in processes):
-            return
+            break
+    for job in active:
+        if job.hold is not None:
+            job.hold.__exit__()
 
 
 def _report(jobs: list[Job]) -> int:

@@ -35,6 +35,8 @@ class Checkpoint:
         index: newest memory version of each client.
         loggers: ids by which loggers continue the same run.
         best: round and value of the best validation result so far, or empty.
+        config: hash of the configuration that the run has, or empty.
+        logs: what `RunStore.fingerprint` gave when the round was logged, or empty.
     """
 
     round: int
@@ -42,6 +44,8 @@ class Checkpoint:
     index: dict[int, int] = field(default_factory=dict)
     loggers: dict[str, str] = field(default_factory=dict)
     best: dict[str, float] = field(default_factory=dict)
+    config: str = ""
+    logs: dict[str, str] = field(default_factory=dict)
 
 
 class CheckpointStore:
@@ -104,6 +108,11 @@ class CheckpointStore:
         """Logger ids of the newest checkpoint that can be read; empty before the first."""
         found = (plain for round in reversed(self.rounds()) if (plain := self._plain(round)))
         return dict(next(found, {}).get("loggers", {}))
+
+    def configs(self) -> dict[int, str]:
+        """Hash of the configuration that each readable checkpoint belongs to, by round; only of those that know it."""
+        found = {round: str(self._plain(round).get("config", "")) for round in self.rounds()}
+        return {round: config for round, config in found.items() if config}
 
     def _plain(self, round: int) -> dict[str, Any]:
         try:

@@ -153,6 +153,7 @@ class Engine:
         self.published = self.publish(self._initial_server())
         self.best: dict[str, float] = {}
         self.loggers: dict[str, str] = {}
+        self.config = ""
         self.preempted = False
         self._handed_in: tuple[int, Future[bool]] | None = None  # the last round, and whether it is saved
 
@@ -343,8 +344,8 @@ class Engine:
         watch.lap("checkpoint")
         # What is written of a round is counted with the next one, since its record is written first.
         record["timing"] |= watch.take() | self.writer.take()
-        plain = (dict(self.memory.index), dict(self.loggers), dict(self.best))
-        checkpoint = Checkpoint(self.round, dict(self.server), *plain)
+        plain = (dict(self.memory.index), dict(self.loggers), dict(self.best), self.config)
+        checkpoint = Checkpoint(self.round, self.server, *plain)
         self._handed_in = self.round, self.writer.submit(partial(self._commit, rows, dict(record), checkpoint))
         watch.lap("checkpoint")
 
@@ -354,6 +355,7 @@ class Engine:
             self.store.append_clients(rows)
             self.store.append_round(record)
             self.store.sync()
+            checkpoint = replace(checkpoint, logs=self.store.fingerprint())
             self.memory.wait_for(self.memory.named(checkpoint.round, checkpoint.index))
             self.checkpoints.save(checkpoint)
             self._prune(checkpoint.round, checkpoint.index, checkpoint.best)
@@ -391,7 +393,9 @@ class Engine:
 
     def _unusable(self, checkpoint: Checkpoint) -> str | None:
         path = self.memory.missing(checkpoint.index)
-        return None if path is None else f"{path}: client memory of round {checkpoint.round} is missing or damaged"
+        if path is not None:
+            return f"{path}: client memory of round {checkpoint.round} is missing or damaged"
+        return self.store.fault(checkpoint.round, checkpoint.logs)
 
     def _initial_server(self) -> State:
         live = self.composer.live.items()

@@ -6,8 +6,10 @@ Each one can `catch_up` with the finished rounds of a run that continues, which 
 from __future__ import annotations
 
 import secrets
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -19,6 +21,10 @@ from fedrs_lightning.errors import ConfigError
 
 Rounds = Sequence[tuple[int, Mapping[str, float]]]
 """Number and values of finished rounds, ascending."""
+
+
+ATTEMPTS = 10
+"""To open a run of Weights & Biases, a second apart."""
 
 
 class RoundLogger(Protocol):
@@ -80,20 +86,19 @@ class RoundCharts(WandbLogger):
     Args:
         path: run directory.
         run_id: of the Weights & Biases run.
-        new: whether no earlier life of the run has logged to it.
         offline: keep everything on this machine.
         **options: of `wandb.init`.
     """
 
-    def __init__(self, path: Path, run_id: str, new: bool, offline: bool, **options: Any) -> None:
+    def __init__(self, path: Path, run_id: str, offline: bool, **options: Any) -> None:
         super().__init__(name=path.name, save_dir=path, offline=offline, id=run_id, resume="allow", **options)
-        self._new = new
         self._mode: Literal["offline"] | None = "offline" if offline else None
 
     def catch_up(self, rounds: Rounds) -> None:
-        """Log the last round again, which a crash may have kept back, or all where there is nothing yet.
+        """Log all rounds that are not there yet.
 
-        Weights & Biases ignores a step that it already has.
+        Online, the server says which it has. Offline, every life of a run writes a folder of its own and none reads
+        those before: each is given all rounds, so that the newest is whole whatever a kill took from the others.
 
         Raises:
             ConfigError: the run cannot be opened: no login, no network.
@@ -105,15 +110,31 @@ class RoundCharts(WandbLogger):
         settings = wandb.Settings(silent=True, console="off")
         options = {name: value for name, value in self._wandb_init.items() if name != "anonymous"}
         try:
-            self._experiment = wandb.init(**options, mode=self._mode, settings=settings)
+            self._experiment = self._opened(partial(wandb.init, **options, mode=self._mode, settings=settings))
         except wandb.errors.Error as error:
             reason = " ".join(str(error).split()).rstrip(".")
             remedy = "log in, or keep it on this machine with --run.wandb_offline true"
             raise ConfigError(f"Weights & Biases: {reason}; {remedy}") from None
         self._experiment.define_metric("round")
         self._experiment.define_metric("*", step_metric="round")
-        for number, values in rounds if self._new else rounds[-1:]:
-            self.log_metrics(values, step=number)
+        for number, values in rounds:
+            if number >= self._experiment.starting_step:
+                self.log_metrics(values, step=number)
+
+    def _opened(self, init: Callable[[], Any]) -> Any:
+        """What `init` opens. The service of a life that was killed may hold the run's id for a moment longer."""
+        import wandb
+        from wandb.sdk.mailbox.mailbox_handle import ServerResponseError
+
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return init()
+            except ServerResponseError as error:
+                if "is in use" not in str(error):
+                    raise ConfigError(f"Weights & Biases: {error}") from None
+                wandb.teardown()
+                time.sleep(1.0)
+        return init()
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -152,10 +173,9 @@ def build_loggers(
     if "tensorboard" in names:
         loggers.append(RoundBoard(path))
     if "wandb" in names:
-        new = "wandb" not in known
-        ids["wandb"] = secrets.token_hex(4) if new else known["wandb"]
+        ids["wandb"] = known.get("wandb") or secrets.token_hex(4)
         try:
-            loggers.append(RoundCharts(path, ids["wandb"], new, offline, **options))
+            loggers.append(RoundCharts(path, ids["wandb"], offline, **options))
         except ModuleNotFoundError as error:
             problem = f"run.loggers names wandb, but it cannot be imported ({error})"
             raise ConfigError(f"{problem}; pip install wandb, or leave it out") from None

@@ -115,6 +115,8 @@ class FedAWA(FedAvg):
         require_not_negative(lr=lr, weight_decay=weight_decay, momentum=momentum)
         require_positive(gamma=gamma)
         require_at_least_one("lr: 0 keeps the weights as they start", server_steps=server_steps)
+        if momentum >= 1:
+            raise ConfigError(f"momentum: {momentum} is not below 1")
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise ConfigError(f"betas: {list(betas)} are not two numbers in [0, 1)")
         self.optimizer, self.lr, self.server_steps = optimizer, lr, server_steps

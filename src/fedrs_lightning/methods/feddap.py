@@ -113,6 +113,7 @@ class FedDAP(FedAvg):
     """
 
     streams = True
+    needs_labels = "pixel_classes"
 
     def __init__(
         self,

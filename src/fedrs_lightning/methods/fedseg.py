@@ -78,6 +78,8 @@ class FedSeg(FedAvg):
         buffers: as in FedAvg (authors' code: mean).
     """
 
+    needs_labels = "pixel_classes"
+
     def __init__(
         self,
         weight: float = 1.0,

@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fedrs_lightning.errors import ConfigError, RunError
 from fedrs_lightning.files import atomic_path
+from fedrs_lightning.results.hold import is_held
 from fedrs_lightning.results.run import flatten
 from fedrs_lightning.results.store import RunStore
 from fedrs_lightning.results.tables import collect, full_name, is_lower_better, label_of, unknown_metric
@@ -80,7 +81,8 @@ def class_legend(figure: Figure, classes: Sequence[str], palette: np.ndarray, **
 def plot_curves(stores: Sequence[RunStore], out: Path, metric: str | None = None) -> Path:
     """Mean over seeds with a band of one sample deviation, one colour a label.
 
-    Runs that are not complete are drawn, and called running, only where their label has no complete run.
+    Runs that are not complete are drawn only where their label has no complete run, and called running or
+    interrupted, as a process works on one of them or not.
 
     Args:
         stores: runs of any number of labels and seeds.
@@ -98,7 +100,7 @@ def plot_curves(stores: Sequence[RunStore], out: Path, metric: str | None = None
         axes = figure.add_subplot()
         for index, curve in enumerate(curves):
             mean, count = curve.values.mean(0), len(curve.stores)
-            seeds = f"{count} seed{'' if count == 1 else 's'}{', running' if curve.running else ''}"
+            seeds = f"{count} seed{'' if count == 1 else 's'}{f', {_state(*curve.stores)}' if curve.running else ''}"
             mark, name = "o" if len(curve.rounds) == 1 else None, f"{curve.label} ({seeds})"
             axes.plot(curve.rounds, mean, linewidth=1.8, marker=mark, label=name, **look(index))
             if count > 1:
@@ -208,7 +210,11 @@ def plot_weights(store: RunStore, out: Path) -> Path | None:
             score = f"score ({key.rpartition('/')[0]}): agreement with the cohort, -1 to 1"
             axes.set_title("aggregation weight" if key == "weight" else score)
             figure.colorbar(image, ax=axes, pad=0.01)
-        label = f"{label_of(store, result)}, seed {result['seed']}" if result else f"{_running_label(store)}, running"
+        label = (
+            f"{label_of(store, result)}, seed {result['seed']}"
+            if result
+            else f"{_running_label(store)}, {_state(store)}"
+        )
         absent = any(len(panel) < len(clients) * last for panel in panels.values())
         figure.suptitle(f"{label}{'; grey: not in the cohort' if absent else ''}", x=0.01, ha="left", fontsize=10)
         return save(figure, out)
@@ -237,10 +243,11 @@ def metric_key(stores: Sequence[RunStore], metric: str | None) -> str:
     known: dict[str, None] = {}
     for store in stores:
         for record in store.rounds():
-            known |= {key: None for key, value in record["metrics"].items() if value is not None}
+            known |= {key: None for key, value in record.get("metrics", {}).items() if value is not None}
     if not known:
         raise RunError(f"{stores[0].path}: no round is finished yet, so there is nothing to draw")
-    headline = next((result["headline"] for store in stores if (result := store.result()) is not None), None)
+    results = [result for store in stores if (result := store.result()) is not None]
+    headline = next((result["headline"] for result in results if "headline" in result), None)
     scores = [key for key in known if not is_lower_better(key)] or list(known)
     default = f"{headline['protocol']}/{headline['metric']}" if headline else scores[0]
     if metric is None:
@@ -264,7 +271,9 @@ def _curves(stores: Sequence[RunStore], key: str) -> list[Curve]:
     rows += [(experiment, label, members, True) for (experiment, label), members in running.items()]
     curves = []
     for experiment, label, members, unfinished in rows:
-        logs = [[(record["round"], record["metrics"].get(key)) for record in store.rounds()] for store in members]
+        logs = [
+            [(record["round"], record.get("metrics", {}).get(key)) for record in store.rounds()] for store in members
+        ]
         series = [{number: value for number, value in log if value is not None} for log in logs]
         rounds = sorted(set.intersection(*map(set, series)))
         if rounds:
@@ -273,6 +282,10 @@ def _curves(stores: Sequence[RunStore], key: str) -> list[Curve]:
     if not curves:
         raise ConfigError(f"no run has the metric '{key}' in a round that all seeds of its label have evaluated")
     return curves
+
+
+def _state(*stores: RunStore) -> str:
+    return "running" if any(is_held(store.path) for store in stores) else "interrupted"
 
 
 def _running_label(store: RunStore) -> str:

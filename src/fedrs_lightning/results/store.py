@@ -7,18 +7,31 @@ and by the next append; a damaged line anywhere else is an error.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import yaml
 
 from fedrs_lightning.errors import RunError
-from fedrs_lightning.files import atomic_path, flush, read_json, write_json, write_text
+from fedrs_lightning.files import (
+    RESTORE,
+    Unreadable,
+    atomic_path,
+    flush,
+    misfit,
+    parse_json,
+    read_json,
+    read_yaml,
+    write_json,
+    write_text,
+)
 
 Record = dict[str, Any]
 
@@ -29,6 +42,42 @@ ENVIRONMENT = "environment.json"
 MANIFEST = "data.json"
 SPLIT = "split.json"
 RESULT = "result.json"
+
+_LINE = "restore the file from a copy, or delete that line"
+_NUMBER = (int, float)
+_SCORES = {...: (int, float, NoneType)}
+_TEXT = (str, NoneType)
+_CLASS = (str, dict)
+_SHAPES: dict[str, Any] = {
+    CONFIG: {
+        "seed": int,
+        "method": _CLASS,
+        "task": _CLASS,
+        "data": _CLASS,
+        "schedule": dict,
+        "fabric": dict,
+        "run": {"name": _TEXT, "label": _TEXT, "root": _TEXT, "dir": _TEXT},
+    },
+    ENVIRONMENT: {"earlier": [{}]},
+    ROUNDS: {"metrics": _SCORES, "bytes": {...: _NUMBER}, "timing": {...: _NUMBER}, "cohort": [int]},
+    CLIENTS: {"client": int, "phase": str, "num_samples": int, "num_steps": int, "protocol": str},
+    RESULT: {
+        "status": str,
+        "experiment": _TEXT,
+        "method": _TEXT,
+        "label": _TEXT,
+        "seed": int,
+        "num_rounds": int,
+        "num_clients": int,
+        "headline": {"protocol!": str, "metric!": str},
+        "final": _SCORES,
+        "last4": _SCORES,
+        "last4_rounds": [int],
+        "protocols": {...: str},
+        "per_client": [{"client!": int, "name": _TEXT, "num_samples": int}],
+        "optimizer_steps": int,
+    },
+}
 
 
 class RunStore:
@@ -44,6 +93,7 @@ class RunStore:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._mended: set[str] = set()
+        self._hashes: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"RunStore({str(self.path)!r})"
@@ -88,6 +138,36 @@ class RunStore:
                 with atomic_path(path, durable=True) as temporary:
                     temporary.write_bytes(kept)
             self._mended.add(name)
+            self._hashes[name] = hashlib.sha256(kept)
+
+    def fingerprint(self) -> dict[str, str]:
+        """SHA-256 of each log as it was written so far, for the checkpoint; kept up with every line."""
+        return {name: self._hash(name).copy().hexdigest() for name in (ROUNDS, CLIENTS)}
+
+    def fault(self, last: int, written: Mapping[str, str]) -> str | None:
+        """What is wrong with the lines of rounds 1 to `last`, of which none may be lost, changed or there twice.
+
+        Args:
+            last: a finished round.
+            written: what `fingerprint` gave after it; empty where it was not kept.
+
+        Raises:
+            RunError: a line is damaged.
+        """
+        numbers = [record["round"] for record in self.rounds() if record["round"] <= last]
+        lost = sorted(set(range(1, last + 1)) - set(numbers))
+        twice = sorted({number for number in numbers if numbers.count(number) > 1})
+        if lost or twice:
+            parts = [f"round {number} is lost" for number in lost] + [
+                f"round {number} is there twice" for number in twice
+            ]
+            return f"{self.path / ROUNDS}: {', '.join(parts[:4])}{' and more' if len(parts) > 4 else ''}"
+        for name, expected in written.items():
+            path = self.path / name
+            kept = [line + b"\n" for line, record in _lines(path) if record["round"] <= last] if path.exists() else []
+            if hashlib.sha256(b"".join(kept)).hexdigest() != expected:
+                return f"{path}: the lines of rounds 1 to {last} are not those that were written"
+        return None
 
     def rounds(self) -> list[Record]:
         """Records of `rounds.jsonl` in file order; empty when the file is not there.
@@ -117,14 +197,14 @@ class RunStore:
             RunError: `config.yaml` is missing or is not a YAML mapping.
         """
         path = self.path / CONFIG
-        try:
-            value = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise RunError(f"{path}: no such file, so this is not a run directory; name one with a config") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise RunError(f"{path}: not valid YAML ({' '.join(str(error).split())}); restore it from a copy") from None
+        if not path.exists():
+            raise RunError(f"{path}: no such file, so this is not a run directory; name one with a config")
+        value = read_yaml(path)
         if not isinstance(value, dict):
             raise RunError(f"{path}: holds {type(value).__name__}, not a mapping; restore it from a copy")
+        problem = misfit(value, _SHAPES[CONFIG])
+        if problem is not None:
+            raise RunError(f"{path}: {problem}; restore it from a copy")
         return value
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
@@ -132,7 +212,7 @@ class RunStore:
         path = self.path / ENVIRONMENT
         value = dict(environment)
         if path.exists():
-            before = read_json(path)
+            before = self._json(ENVIRONMENT) or {}
             earlier = before.pop("earlier", [])
             value["earlier"] = earlier if before == value else [*earlier, before]
         write_json(path, value, durable=True)
@@ -187,8 +267,16 @@ class RunStore:
         if name not in self._mended:
             _mend(path)
             self._mended.add(name)
+        total = self._hash(name)
         with path.open("ab") as handle:
             handle.write(text.encode())
+        total.update(text.encode())
+
+    def _hash(self, name: str) -> Any:
+        path = self.path / name
+        if name not in self._hashes:
+            self._hashes[name] = hashlib.sha256(path.read_bytes() if path.exists() else b"")
+        return self._hashes[name]
 
     def _read(self, name: str) -> list[Record]:
         path = self.path / name
@@ -201,7 +289,11 @@ class RunStore:
         value = read_json(path)
         if not isinstance(value, dict):
             kind = type(value).__name__
-            raise RunError(f"{path}: holds {kind}, not a JSON object; delete it or restore it from a copy")
+            raise RunError(f"{path}: holds {kind}, not a JSON object; {RESTORE}")
+        shape = _SHAPES.get(name, {})
+        problem = misfit(value, shape)
+        if problem is not None:
+            raise RunError(f"{path}: {problem}; {RESTORE}")
         return value
 
 
@@ -265,8 +357,9 @@ def _lines(path: Path) -> list[tuple[bytes, Record]]:
     lines = []
     for number, line in enumerate(whole, start=1):
         record = _record(line)
-        if record is None:
-            raise RunError(f"{path}: line {number} is damaged; restore the file from a copy, or delete that line")
+        problem = "it is no round's record" if record is None else misfit(record, _SHAPES.get(path.name, {}))
+        if record is None or problem is not None:
+            raise RunError(f"{path}: line {number} is damaged ({problem}); {_LINE}")
         lines.append((line, record))
     record = _record(tail)
     return lines if record is None else [*lines, (tail, record)]
@@ -274,11 +367,11 @@ def _lines(path: Path) -> list[tuple[bytes, Record]]:
 
 def _record(line: bytes) -> Record | None:
     try:
-        value = json.loads(line)
-    except ValueError:
+        value = parse_json(line)
+    except Unreadable:
         return None
     number = value.get("round") if isinstance(value, dict) else None
-    return value if isinstance(number, int) else None
+    return value if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def _mend(path: Path) -> None:

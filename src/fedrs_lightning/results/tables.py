@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedrs_lightning.errors import ConfigError, RunError
+from fedrs_lightning.files import RESTORE, misfit
 from fedrs_lightning.results.run import flatten, is_harmless
 from fedrs_lightning.results.store import Record, RunStore
 
@@ -28,6 +29,8 @@ RULES = (
 
 POOLED = "_pooled"
 """Suffix of a score over all clients' test data together."""
+
+_NEEDED = ("seed", "num_rounds", "headline", "final", "last4", "per_client")  # of a complete result
 
 
 @dataclass
@@ -96,6 +99,9 @@ def collect(stores: Iterable[RunStore]) -> Collection:
             if result is None or result.get("status") != "complete":
                 left_out.append((store, _progress(store, result)))
                 continue
+            problem = misfit(result, {f"{name}!": object for name in _NEEDED})
+            if problem is not None:
+                raise RunError(f"{store.path / 'result.json'}: {problem}; {RESTORE}, the run writes it again")
             key = (_text(store, result, "experiment"), label_of(store, result))
             result["devices"] = store.devices()
             buckets.setdefault(key, []).append((store, result, flatten(store.config())))

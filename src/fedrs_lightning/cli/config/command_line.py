@@ -7,6 +7,7 @@ themselves and makes the objects; it also writes the help.
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from fedrs_lightning.results.run import Run
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
+
+    from fedrs_lightning.tasks import Task
 
 TITLES = {"data": "data set and its clients", "task": "network, loss and metrics", "method": "federated method"}
 DESCRIPTION = """Run one federated experiment, or continue it. Several --config files merge, later ones win; options
@@ -94,11 +97,22 @@ def build(run: Run) -> Experiment:
         task: Any = built.task  # no link: only some tasks take names
         task.class_names, task.unscored = tuple(built.data.class_names), tuple(getattr(built.data, "unscored", ()))
     built.method.check(built.task)
+    _check_optimiser(built.task)
+    return built
+
+
+def _check_optimiser(task: Task) -> None:
+    """Refuse an optimiser that the constructor takes and that cannot take a step of local training."""
     try:
-        built.task.configure_optimizers()
+        optimiser = task.configure_optimizers()
     except (TypeError, ValueError) as error:
         raise ConfigError(f"optimizer: {' '.join(str(error).split())}") from None
-    return built
+    name = type(optimiser).__name__
+    closure = inspect.signature(optimiser.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ConfigError(f"optimizer: {name} takes several steps a batch, which local training does not; take another")
+    if name == "SparseAdam":
+        raise ConfigError("optimizer: SparseAdam needs sparse gradients, which no network here has; take Adam")
 
 
 def build_parser() -> ArgumentParser:

@@ -53,6 +53,13 @@ class RunSettings:
         if self.keep_checkpoints < 2:
             why = "so that a damaged one has a predecessor"
             raise ConfigError(f"run.keep_checkpoints={self.keep_checkpoints} must be at least 2, {why}")
+        if self.name is not None and not _stays_below(self.name):
+            raise ConfigError(f"run.name='{self.name}' must be the name of a folder below run.root")
+
+
+def _stays_below(name: str) -> bool:
+    parts = Path(name).parts
+    return bool(parts) and ".." not in parts and not Path(name).is_absolute()
 
 
 @dataclass

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
-from typing import Any, NoReturn, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
 from fedrs_lightning.cli.config.nearest_names import nearest
+from fedrs_lightning.cli.config.ranges import complaint, optimiser_complaint
 from fedrs_lightning.cli.config.signatures import UNKNOWN, Hint, Parameter, SourceClass, resolve, short_names
-from fedrs_lightning.cli.config.values import checked, described, nearest_literal, shown
+from fedrs_lightning.cli.config.values import checked, described, is_text, nearest_literal, shown
 from fedrs_lightning.cli.config.yaml_files import YamlFile, is_yaml_name, parse_text
 from fedrs_lightning.errors import ConfigError
 
@@ -55,6 +57,10 @@ def read(
     reading = _Reading(schema, linked, partial)
     for name, value in options(arguments):
         if name is None:
+            if is_yaml_name(value):
+                raise ConfigError(
+                    f"'{value}' belongs to no option; a configuration file is given with --config {value}"
+                )
             raise ConfigError(f"'{value}' belongs to no option; options begin with --")
         if name == "config":
             if value is None:
@@ -106,10 +112,23 @@ class _Given:
         return _Given(part.content, part)
 
     def checked(self, key: str, hint: Any) -> Any:
+        value, text = self.value, self.text
+        if is_text(hint) and self.file is not None and isinstance(value, (int, float, date)):
+            value = self.file.texts.get(self.keys, value)
         try:
-            return checked(hint, self.value, self.text)
+            value = checked(hint, value, text)
         except ValueError:
-            self.fail(key, f"expected {described(hint)}, got {shown(self.value)}", nearest_literal(hint, self.value))
+            near = nearest_literal(hint, self.value)
+            if self.value == "None" and type(None) in get_args(hint):
+                near = "; write null"
+            self.fail(key, f"expected {described(hint)}, got {shown(self.value)}", near)
+        self.within(key, complaint(key, value))
+        return value
+
+    def within(self, key: str, problem: str | None) -> None:
+        """Raise where a number cannot be."""
+        if problem is not None:
+            self.fail(key, problem)
 
 
 @dataclass(frozen=True)
@@ -168,7 +187,20 @@ class _Reading:
             if absent and cls is not None and not cls.is_group:
                 known = ", ".join(short_names(cls))
                 raise ConfigError(f"{name} is missing; name one of {known} in the config file or with --{name}")
+        self._fitting()
         return self._complete("", self.values, self.schema, "")
+
+    def _fitting(self) -> None:
+        """Whether the method works on such labels, before what it needs besides is asked for."""
+        named = [str((self.values.get(name) or {}).get("class_path")) for name in ("task", "method")]
+        task, method = self.classes.get(named[0]), self.classes.get(named[1])
+        if task is None or method is None:
+            return
+        needed, given = method.constant("needs_labels"), task.constant("label_kind")
+        if isinstance(needed, str) and isinstance(given, str) and needed != given:
+            kinds = {"pixel_classes": "masks", "one_class": "one class an image", "several_classes": "several classes"}
+            problem = f"{method.name} needs {kinds[needed]}, and {task.name} has {kinds[given]}"
+            raise ConfigError(f"method: {problem}; choose another method or task")
 
     def _complete(self, above: str, values: Mapping[str, Any], known: Mapping[str, Parameter], cls: str) -> Any:
         found: dict[str, Any] = {}
@@ -265,8 +297,11 @@ class _Reading:
             below = rest[1:] if rest[0] in SPEC else rest
             if rest[0] == "dict_kwargs":
                 spec = slot.values.setdefault(slot.name, {})
-                more = {".".join(below): given.value} if below else given.value
-                spec["dict_kwargs"] = spec.get("dict_kwargs", {}) | more
+                more = {".".join(below): given.value} if below else given.value or {}
+                if not isinstance(more, Mapping):
+                    given.fail(f"{slot.full}.dict_kwargs", f"expected keys, got {shown(more)}")
+                given.within(f"{slot.full}.dict_kwargs", complaint(f"{slot.full}.dict_kwargs", more))
+                spec["dict_kwargs"] = {**spec.get("dict_kwargs", {}), **more}
             elif below:
                 self._argument(slot, below, given)
             else:
@@ -332,9 +367,13 @@ class _Reading:
         if f"{below}{name}" in self.linked:
             given.fail(f"{below}{name}", "follows from the data set; leave it out")
         if known is None:  # the class takes whatever it is given
+            given.within(f"{below}{name}", complaint(f"{below}{name}", given.value))
             spec["init_args"][".".join(path)] = given.value
         elif name in known:
             self._member(spec["init_args"], known, path, given, below)
+            if cls.module.name.startswith("torch.optim"):
+                value = spec["init_args"].get(name)
+                given.within(f"{below}{name}", optimiser_complaint(cls.name, name, value))
         else:
             given.fail(slot.full, f"{cls.name} has no option '{name}'", nearest(name, known))
 

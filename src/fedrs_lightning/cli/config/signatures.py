@@ -168,6 +168,16 @@ class SourceClass:
         """Whether this class is the base, or derives from it."""
         return self == base or any(own.derives_from(base) for own in self.bases)
 
+    def constant(self, name: str) -> Any:
+        """A plain value that the class or a base gives to one of its attributes; None where there is none."""
+        for node in self.node.body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            value = getattr(node, "value", None)
+            if value is not None and any(isinstance(one, ast.Name) and one.id == name for one in targets):
+                found = _constant(self.module, value)
+                return None if found is UNKNOWN else found
+        return next((found for base in self.bases if (found := base.constant(name)) is not None), None)
+
     @functools.cached_property
     def decorators(self) -> set[str]:
         """Names of its decorators."""
@@ -320,6 +330,10 @@ class LoadedClass(SourceClass):
         self.abstract = frozenset(getattr(cls, "__abstractmethods__", ()))
         self.decorators = set()
 
+    def constant(self, name: str) -> Any:
+        """See `SourceClass.constant`."""
+        return getattr(self.cls, name, None)
+
     def derives_from(self, base: SourceClass) -> bool:
         """Whether this class is the base, or derives from it."""
         return any((one.__module__, one.__name__) == (base.module.name, base.name) for one in self.cls.__mro__)
@@ -335,12 +349,21 @@ class LoadedClass(SourceClass):
 
 
 def named(path: str) -> SourceClass | None:
-    """The class of an import path, or of a shorter one that a package offers, read or imported; None without one."""
+    """The class of an import path, or of a shorter one that a package offers, read from its source; None without one.
+
+    A module that is loaded already is asked too, and one that has no source, such as a compiled one, is imported. A
+    module with a source is never imported here: whether its class fits is known before any of its code runs.
+    """
     module, _, name = path.rpartition(".")
+    if not all(part.isidentifier() for part in path.split(".")):
+        return None
     source = source_of(module) if module else None
     found = source.find(name) if source is not None else None
     if isinstance(found, SourceClass):
         return found
+    foreign = module.partition(".")[0] in _FOREIGN
+    if module not in sys.modules and (not module or source is not None or foreign):
+        return None
     try:
         loaded = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError):

@@ -41,12 +41,23 @@ def checked(hint: Any, value: Any, text: str | None = None) -> Any:
         if type(None) in get_args(hint):
             return None
         raise ValueError("null")
+    if is_text(hint):  # as it stands there: 1e3 is no number, None no folder
+        words = value if text is None else text
+        if not isinstance(words, str) or words == "None" or "\0" in words:
+            raise ValueError(str(words))
+        return str(Path(words)) if Path in (hint, *get_args(hint)) and words else words
     parser = _parser(hint)
     try:
         found = parser.parse_object({"value": value}) if text is None else parser.parse_args([f"--value={text}"])
         return json.loads(parser.dump(found, format="json", skip_none=False))["value"]
     except Exception as error:  # whatever the parser raises: its words are not used
         raise ValueError(str(error)) from None
+
+
+def is_text(hint: Any) -> bool:
+    """Whether a type takes text or a path, and nothing else but null."""
+    parts = set(get_args(hint)) - {type(None)} if get_origin(hint) in (Union, types.UnionType) else {hint}
+    return bool(parts) and parts <= {str, Path}
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import yaml
 
 from fedrs_lightning.cli.config.nearest_names import nearest
 from fedrs_lightning.errors import ConfigError
+from fedrs_lightning.files import Unreadable, parse_yaml, place
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,13 @@ class YamlFile:
         path: of the file.
         content: its keys and values.
         lines: line of every key, by the keys that lead to it.
+        texts: single values as they are written, by the same keys.
     """
 
     path: Path
     content: dict[Any, Any]
     lines: dict[tuple[Any, ...], int] = field(repr=False)
+    texts: dict[tuple[Any, ...], str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, path: Path, asked_by: str) -> YamlFile:
@@ -48,24 +51,17 @@ class YamlFile:
         except OSError as error:
             raise ConfigError(f"{asked_by}: {path}: {error.strerror}") from None
         lines: dict[tuple[Any, ...], int] = {}
-        loader = yaml.SafeLoader(text)
         try:
-            node = loader.get_single_node()
-            _lines(node, (), path, lines)  # first: construction moves merged keys around
-            content = None if node is None else loader.construct_document(node)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            where = f"{path}:{mark.line + 1}" if mark else str(path)
-            raise ConfigError(f"{where}: not valid YAML: {error.problem or error.context}") from None
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-        finally:
-            loader.dispose()
+            content, node = parse_yaml(text)
+        except Unreadable as error:
+            raise ConfigError(f"{place(path, error)}: not valid YAML: {error.reason}") from None
+        texts: dict[tuple[Any, ...], str] = {}
+        _lines(node, (), path, lines, texts)
         if not isinstance(content, dict):
             held = "holds a list" if isinstance(content, list) else "holds a single value"
             held = "is empty" if content is None else held
             raise ConfigError(f"{path}: {held}; write keys with values, such as `seed: 0`")
-        return cls(path, content, lines)
+        return cls(path, content, lines, texts)
 
     def where(self, keys: tuple[Any, ...]) -> str:
         """`file:line` of a key, or of the nearest key above it."""
@@ -82,24 +78,35 @@ def is_yaml_name(value: Any) -> bool:
 def parse_text(text: str) -> Any:
     """A value as written on the command line; text that is no YAML stays text."""
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return parse_yaml(text)[0]
+    except Unreadable:
         return text
 
 
-def _lines(node: yaml.Node | None, above: tuple[Any, ...], path: Path, lines: dict[tuple[Any, ...], int]) -> None:
+def _lines(
+    node: yaml.Node | None,
+    above: tuple[Any, ...],
+    path: Path,
+    lines: dict[tuple[Any, ...], int],
+    texts: dict[tuple[Any, ...], str],
+) -> None:
+    if isinstance(node, yaml.ScalarNode):
+        texts[above] = node.value
     if isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(node.value):
-            _lines(item, (*above, number), path, lines)
+            _lines(item, (*above, number), path, lines, texts)
     if not isinstance(node, yaml.MappingNode):
         return
     for key_node, value_node in node.value:
-        key, line = (*above, key_node.value), key_node.start_mark.line + 1
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigError(f"{path}:{line}: a key is text, not a list or mapping")
+        key = (*above, key_node.value)
         if key in lines:
             twice = f"key '{key_node.value}' stands there twice, also in line {lines[key]}; remove one"
             raise ConfigError(f"{path}:{line}: {twice}")
         lines[key] = line
-        _lines(value_node, key, path, lines)
+        _lines(value_node, key, path, lines, texts)
 
 
 def _similar(path: Path) -> str:
