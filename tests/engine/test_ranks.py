@@ -2,6 +2,8 @@
 does not matter.
 """
 
+import time
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -15,7 +17,7 @@ from fedrs_lightning.methods.base import normalise
 from fedrs_lightning.tasks import ClassificationTask
 from fedrs_lightning.types import Client
 
-from .conftest import CLASSES, run
+from .conftest import CLASSES, on_ranks, play, run
 
 
 def test_a_cohort_smaller_than_the_ranks_works(tiny_run):
@@ -39,6 +41,41 @@ def test_uploads_in_files_and_between_machines_give_the_same_bits(make, tiny_run
         assert other.digest == reference.digest, (world_size, options)
         assert other.history[-1]["bytes"] == reference.history[-1]["bytes"]
         assert other.clients == reference.clients
+
+
+class Slow(FedAvg):
+    """Rank 0 takes long over the first client that it trains in a round."""
+
+    def on_local_start(self, local):
+        seen = self.__dict__.setdefault("rounds", set())
+        if local.fabric.global_rank == 0 and local.round not in seen:
+            seen.add(local.round)
+            time.sleep(0.5)
+
+
+def test_a_slow_rank_holds_nobody_up(tmp_path):
+    """Others train what it would have trained, and no bit changes."""
+    ranks = {}
+
+    def note(engine):
+        finish = engine.collector.finish
+
+        def noted(out):
+            gathered = finish(out)
+            ranks[engine.round] = gathered.ranks
+            return gathered
+
+        engine.collector.finish = noted
+
+    def body(fabric):
+        return replace(play(fabric, Slow, tmp_path / "two", note, clients_per_round=None), server={}), ranks
+
+    outcome, trained = on_ranks(2, body)
+    assert outcome.digest == run(FedAvg, tmp_path / "one", clients_per_round=None).digest
+    assert len(trained) == 3
+    for of_round in trained.values():
+        assert sorted(of_round) == list(range(6))
+        assert list(of_round.values()).count(0) < 3  # so many it would be dealt
 
 
 def test_a_run_leaves_no_uploads_behind(tmp_path):

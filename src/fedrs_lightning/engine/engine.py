@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -249,13 +249,14 @@ class Engine:
         todo = {"num_steps": int(sum(steps[client] for client in mine)), "num_clients": len(mine)}
         self.fabric.call("on_round_start", engine=self, **todo)
 
-        self.collector.begin(self.round, order, [ranks[client.id] for client in order], self._weights_before(order))
-        bytes_down = self._train(order, ranks)
+        dealt = [ranks[client.id] for client in order]
+        self.collector.begin(self.round, order, dealt, self._weights_before(order))
+        bytes_down = self._train(order, dealt)
         watch.lap("train")
         gathered = self.collector.finish(self.publish.next())
         self.published = self.publish(self._aggregate(gathered))
         self.memory.commit(gathered.keeps_memory, self.round)
-        self.memory.homes |= ranks
+        self.memory.homes |= gathered.ranks
         busy = self.exchange.collect((watch.seconds["train"], bytes_down))
         watch.lap("exchange")
         evaluates = self.schedule.evaluates(self.round)
@@ -278,7 +279,7 @@ class Engine:
             return None
         return self.method.weights(self.server, [Upload(client, {}) for client in order])
 
-    def _train(self, order: Sequence[Client], ranks: Mapping[int, int]) -> int:
+    def _train(self, order: Sequence[Client], dealt: Sequence[int]) -> int:
         """Train this rank's clients and hand their uploads over; when any rank fails, all raise.
 
         Returns:
@@ -287,13 +288,12 @@ class Engine:
         bytes_down = 0
         with self.exchange.together():
             server = self._served()
-            for position, client in enumerate(order):
-                if ranks[client.id] == self.rank:
-                    result = self.local.train(client, self.round, server)
-                    moved = self.collector.put(position, result.upload, result.own, result.keeps_memory)
-                    if moved is not None:
-                        self.composer.move(moved)
-                    bytes_down += result.bytes_down
+            for position in self.collector.positions(dealt, fixed=bool(self.memory.index)):
+                result = self.local.train(order[position], self.round, server)
+                moved = self.collector.put(position, result.upload, result.own, result.keeps_memory)
+                if moved is not None:
+                    self.composer.move(moved)
+                bytes_down += result.bytes_down
         return bytes_down
 
     def _aggregate(self, gathered: Gathered) -> State:

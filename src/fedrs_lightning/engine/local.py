@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import lightning as L
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,7 +90,7 @@ class Composer:
             self._data[self._start :].copy_(self._initial)
         served = self.served
         if served is not None and all(received.get(key) is value for key, value in served.items()):
-            self._data[: self._start].copy_(served.data)
+            _copy(self._data[: self._start], served.data)
             received = {key: value for key, value in received.items() if key not in served}
         sources |= {key: value for key, value in received.items() if key in self.live}
         if sources:
@@ -102,6 +103,14 @@ class Composer:
     def first_not_finite(self, *more: State) -> str | None:
         """Name of the first private entry, or of `more`, with a NaN or infinity, or None."""
         return first_not_finite(self._own, *more)
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
+    """Bytes to bytes. In host memory by NumPy, whose copy of a large run leaves the caches alone and is faster."""
+    if target.device.type == source.device.type == "cpu":
+        np.copyto(target.numpy(), source.numpy())
+    else:
+        target.copy_(source)
 
 
 @dataclass

@@ -7,10 +7,12 @@ a file of the run directory, mapped into memory.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import secrets
 import socket
+import struct
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -144,6 +146,33 @@ class Room:
         self._free.append((block, 0))
 
 
+class Tickets:
+    """Numbers that several processes draw, each number once.
+
+    Args:
+        block: of at least eight bytes that all of them have opened for themselves.
+    """
+
+    SIZE = 8
+
+    def __init__(self, block: Block) -> None:
+        self._block = block  # a lock is the opened file's
+
+    def begin(self) -> None:
+        """From 0 again."""
+        os.pwrite(self._block.number, struct.pack("<q", 0), 0)
+
+    def draw(self) -> int:
+        """The next number."""
+        fcntl.flock(self._block.number, fcntl.LOCK_EX)
+        try:
+            (number,) = struct.unpack("<q", os.pread(self._block.number, 8, 0))
+            os.pwrite(self._block.number, struct.pack("<q", number + 1), 0)
+        finally:
+            fcntl.flock(self._block.number, fcntl.LOCK_UN)
+        return int(number)
+
+
 class Neighbours:
     """Which ranks share this machine's memory, found by trying: host names alone may deceive.
 
@@ -162,12 +191,22 @@ class Neighbours:
         token = secrets.token_bytes(TOKEN)
         self._token.data.copy_(torch.frombuffer(bytearray(token), dtype=torch.uint8))
         own = (socket.gethostname(), self._token.path, token)
+        self.rank, self._collect = rank, collect
         known = collect(own)
         reached = (number for number, (host, path, token) in enumerate(known[:rank]) if host == own[0])
         leader = next((number for number in reached if near and _reads(*known[number][1:])), rank)
         self.leaders: list[int] = collect(leader)
         self.leader = self.leaders[rank]
         self._opened: dict[str, Block] = {}
+
+    def share(self, size: int, folder: Path) -> tuple[Block | None, Block]:
+        """A block of the machine's leader: as the leader made it, as this rank opened it; a meeting of all ranks.
+
+        The first must be kept: a block goes with whoever made it.
+        """
+        made = Block.in_memory(size, folder) if self.leader == self.rank else None
+        place = self._collect(None if made is None else made.place(0, size))[self.leader]
+        return made, Block.opened(place.path, place.block_size, place.key)
 
     def read(self, place: Place) -> Tensor:
         """The bytes at a place in a block of a neighbour, uint8; a view."""

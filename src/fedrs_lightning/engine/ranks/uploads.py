@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedrs_lightning.engine.ranks.contact import contact
 from fedrs_lightning.engine.ranks.exchange import Exchange
-from fedrs_lightning.engine.ranks.shared import Block, Neighbours, Place, Room
+from fedrs_lightning.engine.ranks.shared import Block, Neighbours, Place, Room, Tickets
 from fedrs_lightning.engine.ranks.sums import GROUP, Ledger, RunningSum, SharedSum
 from fedrs_lightning.errors import ConfigError, FedrsError, TrainingError
 from fedrs_lightning.flat import Entry, FlatLayout, FlatState, flat_copy
@@ -35,6 +35,7 @@ class Header:
     """What all ranks know of an upload: its place in the order, what it counts, and where its kept entries lie."""
 
     position: int
+    rank: int
     num_steps: int
     log: dict[str, float]
     keeps_memory: bool
@@ -52,12 +53,14 @@ class Gathered:
         bytes_up: bytes of all uploads, without padding; on every rank.
         keeps_memory: ids of clients that wrote a memory version; on every rank.
         num_steps: optimiser steps of all clients; on every rank.
+        ranks: that trained each client; on every rank.
     """
 
     uploads: list[Upload] = field(default_factory=list)
     bytes_up: int = 0
     keeps_memory: list[int] = field(default_factory=list)
     num_steps: int = 0
+    ranks: dict[int, int] = field(default_factory=dict)
 
 
 class Seats:
@@ -143,6 +146,10 @@ class Collector:
             self._share_sum(num_clients)
             if self.near and device.type == "cpu":
                 self.seats = Seats(size, layout.size, room.budget, room.folder)
+        self._tickets: Tickets | None = None
+        if exchange.world_size > 1 and not any(neighbours.leaders):
+            self._ticket_block, opened = neighbours.share(Tickets.SIZE, room.folder)
+            self._tickets = Tickets(opened)
         self._order: list[Client] = []
         self._round = 0
         self._weights: Tensor | None = None
@@ -197,6 +204,22 @@ class Collector:
         if self._mail is not None:
             self._mail.begin(ranks, self._receive if weights is not None else None)
 
+    def positions(self, ranks: Sequence[int], fixed: bool) -> Iterator[int]:
+        """Places in the order whose clients this rank trains, ascending.
+
+        Ranks of one machine draw them one by one, so that none waits for a slower one longer than for a client. Who
+        trains a client decides no bit.
+
+        Args:
+            ranks: that train them if they are dealt out before.
+            fixed: deal them out before, so that clients stay where their memory is at hand.
+        """
+        if self._tickets is None or fixed:
+            yield from (position for position, rank in enumerate(ranks) if rank == self.exchange.rank)
+            return
+        while (position := self._tickets.draw()) < len(ranks):
+            yield position
+
     def put(self, position: int, upload: Upload, own: State, keeps_memory: bool) -> Tensor | None:
         """Take the upload of the client at this place in the order.
 
@@ -226,7 +249,16 @@ class Collector:
         kept[:start].copy_(state.data[:start])
         flat_copy(own, layout, kept)
         content = self.layout.content() + layout.content()
-        header = (position, upload.num_steps, upload.log, keeps_memory, content, layout.entries, place)
+        header = (
+            position,
+            self.exchange.rank,
+            upload.num_steps,
+            upload.log,
+            keeps_memory,
+            content,
+            layout.entries,
+            place,
+        )
         self._headers.append(Header(*header))
         moved = self._add(position, state.data) if self.streams else None
         if self._mail is not None and not self.near:
@@ -296,10 +328,13 @@ class Collector:
             bytes_up=sum(header.content for header in headers),
             keeps_memory=[self._order[header.position].id for header in headers if header.keeps_memory],
             num_steps=sum(header.num_steps for header in headers),
+            ranks={self._order[header.position].id: header.rank for header in headers},
         )
         if self._mail is not None:
             self._mail.finish()
         if self.exchange.rank == 0:
+            if self._tickets is not None:
+                self._tickets.begin()  # nobody draws before the next state is published
             uploads = [self._upload(header) for header in headers]
             gathered.uploads = uploads if self._weights is None else self._summed(uploads, out)
         return gathered
