@@ -138,7 +138,13 @@ def test_half_a_log_line_and_files_of_a_later_round_are_ignored(tmp_path, unbrok
     same(run(FedBN, path, num_rounds=ROUNDS), reference)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "memory"])
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "memory", "memory bit", "memories swapped"])
 def test_a_damaged_checkpoint_falls_back_and_says_so(damage, tmp_path, unbroken, begun):
     reference = unbroken(FedBN)
     path = begun(FedBN, 3, tmp_path / "damaged")
@@ -146,12 +152,18 @@ def test_a_damaged_checkpoint_falls_back_and_says_so(damage, tmp_path, unbroken,
     if damage == "cut":
         os.truncate(newest, newest.stat().st_size - 100)
     elif damage == "flip":
-        content = bytearray(newest.read_bytes())
-        content[-5] ^= 1
-        newest.write_bytes(content)
+        flip_a_bit(newest)
     else:
-        victim = max((path / "clients").glob("*.r00003.safetensors"))
-        os.truncate(victim, 40)
+        first, *_, victim = sorted((path / "clients").glob("*.r00003.safetensors"))
+        if damage == "memory":
+            os.truncate(victim, 40)
+        elif damage == "memory bit":
+            flip_a_bit(victim)
+        else:
+            aside = victim.with_name("aside")
+            victim.rename(aside)
+            first.rename(victim)
+            aside.rename(first)
     with pytest.warns(UserWarning, match="Falling back to the checkpoint of round 2"):
         outcome = run(FedBN, path, num_rounds=ROUNDS)
     same(outcome, reference)

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedrs_lightning.engine import memory as memory_module
 from fedrs_lightning.engine.checkpoint import CheckpointStore
@@ -165,7 +166,7 @@ def test_a_file_that_another_rank_has_not_finished_is_waited_for(tmp_path):
 def test_a_rank_that_cannot_write_is_not_waited_for(tmp_path, monkeypatch):
     full = OSError(errno.ENOSPC, "No space left on device")
     theirs, mine = ClientMemory(tmp_path, Writer()), ClientMemory(tmp_path)
-    monkeypatch.setattr(memory_module, "save_file", lambda state, path: (_ for _ in ()).throw(full))
+    monkeypatch.setattr(memory_module, "save_file", lambda state, path, metadata: (_ for _ in ()).throw(full))
     theirs.save(3, 1, one(3))
     mine.commit([3, 4], 1)
     with pytest.raises(RunError, match=r"000003\.r00001\.safetensors: No space left on device; free some"):
@@ -220,7 +221,7 @@ def test_clients_are_evaluated_where_their_memory_is_at_hand(tmp_path, reference
         engine = make_engine(fabric, FedBN(), tmp_path, **FEDBN)
         engine.resume()
         read = []
-        memory_module.load_file = lambda path: read.append(path)
+        memory_module._read = lambda path, *_: read.append(path)
         engine.fit()
         return engine.exchange.collect(read)
 
@@ -254,7 +255,7 @@ def test_a_method_may_write_to_its_memory(behind, tmp_path):
 
     run(Counting, tmp_path, options={"write_behind": behind}, **FEDBN)
     for round in (2, 3):
-        visits = [memory_module.load_file(path) for path in (tmp_path / "clients").glob(f"*.r{round:05d}.*")]
+        visits = [load_file(path) for path in (tmp_path / "clients").glob(f"*.r{round:05d}.*")]
         assert [visit["counting/visits"].item() for visit in visits] == [float(round)] * 6
 
 
@@ -340,12 +341,12 @@ def test_kill_of_another_rank_that_lags(moment, tmp_path, lagging):
     def arm(engine):
         written = memory_module.save_file
 
-        def deadly(state, place):
+        def deadly(state, place, metadata):
             last = engine.rank == 1 and ".r00002." in place.name
             if last:
                 ahead(engine, 2)
             if not last or moment != "before":
-                written(state, place)
+                written(state, place, metadata)
             if last and moment == "half":
                 os.truncate(place, place.stat().st_size // 2)
             if last and moment == "after":
@@ -386,10 +387,10 @@ def test_a_memory_that_cannot_be_written_is_told_on_all_ranks(rank, tmp_path, re
     def spoil(engine):
         written = memory_module.save_file
 
-        def full(state, place):
+        def full(state, place, metadata):
             if engine.rank == rank and ".r00002." in place.name:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            written(state, place)
+            written(state, place, metadata)
 
         memory_module.save_file = full
 

@@ -288,7 +288,8 @@ class Engine:
         bytes_down = 0
         with self.exchange.together():
             server = self._served()
-            for position in self.collector.positions(dealt, fixed=bool(self.memory.index)):
+            remembers = bool(self.composer.private or self.memory.index)  # clients stay where their memory is at hand
+            for position in self.collector.positions(dealt, fixed=remembers):
                 result = self.local.train(order[position], self.round, server)
                 moved = self.collector.put(position, result.upload, result.own, result.keeps_memory)
                 if moved is not None:

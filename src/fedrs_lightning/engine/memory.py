@@ -2,12 +2,14 @@
 
 Files are written behind from a snapshot. A rank keeps the newest memories of its own clients at hand, within a budget,
 and waits for a file that another rank has not finished yet. A crash in mid-round leaves files of a round that no
-checkpoint names; they are ignored and removed, so that a resumed run reads exactly what the unbroken one read.
+checkpoint names; they are ignored and removed, so that a resumed run reads exactly what the unbroken one read. Every
+file carries the digest of its content together with its client and round, which is compared whenever it is read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -18,16 +20,17 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from fedrs_lightning.engine.writing import Writer
 from fedrs_lightning.errors import RunError
 from fedrs_lightning.files import atomic_path, naming_the_place, write_text
-from fedrs_lightning.states import nbytes
+from fedrs_lightning.states import digest, nbytes
 from fedrs_lightning.types import State
 
 _NAME = re.compile(r"^(\d+)\.r(\d+)\.safetensors$")
 _FAILED = ".failed"
+_SEAL = "fedrs"
 
 PATIENCE = 600.0
 """Seconds without any progress, after which a file of another rank is waited for no longer."""
@@ -92,8 +95,8 @@ class ClientMemory:
             with self.writer.waiting():
                 self.wait_for([path])
         try:
-            return load_file(path)
-        except (OSError, SafetensorError) as error:
+            return _read(path, client_id, round)
+        except (OSError, SafetensorError, ValueError) as error:
             problem = f"{path}: cannot read the memory of client {client_id} ({error})"
             raise RunError(f"{problem}; resume to fall back to an earlier checkpoint") from None
 
@@ -113,7 +116,7 @@ class ClientMemory:
             self._passing = None
         kept = _Kept(round, _snapshot(state, on_host=not stays), size)
         path = self.path(client_id, round)
-        done = self.writer.submit(partial(_write, path, _host_copy(kept.state)))
+        done = self.writer.submit(partial(_write, path, client_id, round, _host_copy(kept.state)))
         if stays:
             self._kept[client_id] = kept
         else:
@@ -156,13 +159,12 @@ class ClientMemory:
             pause = min(2 * pause, 0.1)
 
     def missing(self, index: Mapping[int, int]) -> Path | None:
-        """The first file of `index` that is absent or no whole safetensors file, or None."""
-        for path in (self.path(client_id, round) for client_id, round in sorted(index.items())):
+        """The first file of `index` that is absent, damaged, or not what its name says, or None. Reads them all."""
+        for client_id, round in sorted(index.items()):
             try:
-                with safe_open(path, framework="pt"):
-                    pass
-            except (OSError, SafetensorError):
-                return path
+                _read(self.path(client_id, round), client_id, round)
+            except (OSError, SafetensorError, ValueError):
+                return self.path(client_id, round)
         return None
 
     def prune(self, kept: Iterable[Mapping[int, int]], last: int) -> None:
@@ -220,10 +222,29 @@ def _host_copy(snapshot: State) -> Callable[[], State]:
     return copied
 
 
-def _write(path: Path, host_copy: Callable[[], State]) -> None:
+def _read(path: Path, client_id: int, round: int) -> State:
+    """The content of a file, which says itself whose it is and what its bits were.
+
+    Raises:
+        ValueError: it is another client's or round's, or its bits are others than those that were written.
+    """
+    with safe_open(path, framework="pt") as file:
+        said = (file.metadata() or {}).get(_SEAL)
+        state = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+    if said != _seal(client_id, round, state):
+        raise ValueError("its content does not match its digest, client and round")
+    return state
+
+
+def _seal(client_id: int, round: int, state: State) -> str:
+    return hashlib.sha256(f"{client_id}\0{round}\0{digest(state)}".encode()).hexdigest()
+
+
+def _write(path: Path, client_id: int, round: int, host_copy: Callable[[], State]) -> None:
     try:
         with naming_the_place(path), atomic_path(path) as temporary:
-            save_file(host_copy(), temporary)
+            state = host_copy()
+            save_file(state, temporary, metadata={_SEAL: _seal(client_id, round, state)})
     except Exception as error:
         note = path.with_suffix(f"{path.suffix}{_FAILED}")  # for ranks that wait for the file
         try:
