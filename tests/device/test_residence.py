@@ -98,9 +98,7 @@ def draw(folder: str) -> tuple[bool, list[list[int]]]:
         method=SimpleNamespace(download=lambda *_: {}),
         composer=SimpleNamespace(install=lambda *_: None),
         loader=SimpleNamespace(ordered=lambda indices, size: [(0, source.gather(indices))]),
-        task=type(
-            "Task", (), {"eval": task.eval, "__call__": lambda _, image: SimpleNamespace(logits=network(image))}
-        )(),
+        task=Task(),
     )
     client = ClientSplit(0, "a", np.arange(1), np.arange(4))
     made = SimpleNamespace(clients=(client,), source=source, sample_ids=[str(number) for number in range(4)])
