@@ -132,6 +132,16 @@ def flat_copy(state: Mapping[str, Tensor], layout: FlatLayout | None = None, out
     return copy
 
 
+def placed(state: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """The state on a device. What lies elsewhere goes there as one piece, so that it is waited for once."""
+    away = {key: tensor for key, tensor in state.items() if tensor.device != device}
+    if not away:
+        return dict(state)
+    layout, source = FlatLayout.of(away), next(iter(away.values())).device
+    packed = flat_copy(away, layout, torch.zeros(layout.size, dtype=torch.uint8, device=source))
+    return {**state, **FlatState(layout, packed.data.to(device))}
+
+
 def side_by_side(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Vectors [P] in which the same place holds the same element of each tensor; views where that is possible.
 

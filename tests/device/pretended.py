@@ -19,6 +19,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -104,21 +105,29 @@ class Refused(RuntimeError):
 
 @dataclass
 class Ledger:
-    """What happened since the last `clear`, by `phase`: `step`, `visit` (of a client, outside its steps) or `round`."""
+    """What happened since the last `clear`, by `phase`: `step`, `visit` (of a client, outside its steps) or `round`.
+
+    Only what the main thread waits for counts: others write behind, or load ahead. `visits` holds the waits of each.
+    """
 
     phase: str = "round"
     waits: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     steps: int = 0
-    visits: int = 0
+    visits: list[int] = field(default_factory=list)
 
     def clear(self) -> None:
         self.waits.clear()
-        self.steps = self.visits = 0
+        self.visits.clear()
+        self.steps = 0
 
     def wait(self, what: str) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # what is written behind waits beside the training
         ours = [frame for frame in traceback.extract_stack() if PACKAGE in frame.filename]
         where = f"{ours[-1].filename.rpartition(PACKAGE)[2]}:{ours[-1].lineno}" if ours else "torch"
         self.waits[self.phase, where, what] += 1
+        if self.phase == "visit":
+            self.visits[-1] += 1
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -237,6 +246,7 @@ def _note(name: str, args: Any, kwargs: Any, there: list[Any], here: list[Any], 
         source = pytree.tree_leaves(args[0] if name in ("_to_copy", "_copy_from") else args[1])[0]
         from_device = isinstance(source, There)
         waits = not _not_blocking(name, args, kwargs) and (from_device or source.dim() or name == "_to_copy")
+        waits = waits and source.numel()  # nothing is copied without a word to the device
         if from_device != onto and waits:
             for _ in range(pairs):
                 LEDGER.wait(f"{name} {'from' if from_device else 'to'} the device")

@@ -28,8 +28,8 @@ from ..methods.test_every_method import CASES, engine_of
 from . import pretended
 from .pretended import LEDGER, There, apart
 
-WAITS_A_VISIT = 1500
-"""Most waits for the device in a client's local training, from the install to the upload."""
+WAITS_A_VISIT = 10
+"""Most waits for the device in a client's local training, from the install until its upload is handed over."""
 
 SHORT: dict[str, Any] = {"num_rounds": 2, "clients_per_round": 2, "local_epochs": 1, "batch_size": 8}
 SMALL = {"federation": make_segmentation_federation((5, 9, 6), num_test=2)}
@@ -63,7 +63,7 @@ class Found:
     digest: str
     finite: bool
     waits: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    visits: int = 0
+    visits: list[int] = field(default_factory=list)
     steps: int = 0
     problem: str | None = None
 
@@ -72,38 +72,47 @@ class Found:
         return {f"{where} {what}": count for (phase, where, what), count in self.waits.items() if phase in phases}
 
 
-def play(name: str, half: bool, there: bool, folder: Path) -> Found:
-    """Run a case, on the device or on the CPU."""
+def play(name: str, half: bool, there: bool, folder: Path, ends: tuple[int, ...] = (2,)) -> Found:
+    """Run a case, on the device or on the CPU; anew up to each of these rounds, without memories at hand then."""
     make, options = case_of(name)
-    fabric = pretended.launched(half) if there else L.Fabric(accelerator="cpu", devices=1)
-    fabric.launch()
-    engine = make_engine(fabric, make(), folder, **options)
-    watch(engine)
-    engine.resume()
+    if len(ends) > 1:
+        options |= {"options": {"memory_cache": 0.0}}
     LEDGER.clear()
-    engine.fit()
+    for end in ends:
+        fabric = pretended.launched(half) if there else L.Fabric(accelerator="cpu", devices=1)
+        fabric.launch()
+        engine = make_engine(fabric, make(), folder, **options | {"num_rounds": end})
+        watch(engine)
+        engine.resume()
+        assert engine.round == (0 if end == ends[0] else ends[0])
+        engine.fit()
+    assert (engine.collector._on_device is not None) == (there and engine.method.streams)
     assert not any(isinstance(value, There) for value in engine.server.values())
-    return Found(engine.digest(), finite(engine.server), dict(LEDGER.waits), LEDGER.visits, LEDGER.steps)
+    return Found(engine.digest(), finite(engine.server), dict(LEDGER.waits), list(LEDGER.visits), LEDGER.steps)
 
 
 def watch(engine: Any) -> None:
     """Tell the ledger when a visit and a step begin and end."""
-    train, step = engine.local.train, engine.method.local_step
+    train, put, step = engine.local.train, engine.collector.put, engine.method.local_step
 
     def visit(*args: Any) -> Any:
-        LEDGER.visits += 1
+        LEDGER.visits.append(0)
         with LEDGER.during("visit"):
             return train(*args)
+
+    def hand_over(*args: Any) -> Any:
+        with LEDGER.during("visit"):
+            return put(*args)
 
     def local_step(*args: Any) -> Any:
         LEDGER.steps += 1
         with LEDGER.during("step"):
             return step(*args)
 
-    engine.local.train, engine.method.local_step = visit, local_step
+    engine.local.train, engine.collector.put, engine.method.local_step = visit, hand_over, local_step
 
 
-def play_all(names: list[str], half: bool) -> dict[str, tuple[Found | None, Found]]:
+def play_all(names: list[str], half: bool, ends: tuple[int, ...] = (2,)) -> dict[str, tuple[Found | None, Found]]:
     """Each case on the CPU (in single precision) and on the device."""
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -112,14 +121,24 @@ def play_all(names: list[str], half: bool) -> dict[str, tuple[Found | None, Foun
     for name in names:
         with TemporaryDirectory() as folder:
             try:
-                cpu = None if half else play(name, False, False, Path(folder) / "cpu")
-                found[name] = cpu, play(name, half, True, Path(folder) / "device")
+                cpu = None if half else play(name, False, False, Path(folder) / "cpu")  # without a break
+                found[name] = cpu, play(name, half, True, Path(folder) / "device", ends)
             except Exception:  # the other cases are shown too
                 found[name] = None, Found("", False, problem=traceback.format_exc())
     return found
 
 
 HALF = [name for name in CASES if ", " not in name]
+
+
+RESUMED = ["FedAvg", "FedBN", "MOON", "FedDC", "FedGPS", "FedDAP", "LocalOnly"]
+"""Memories of every kind, and servers that keep entries of their own."""
+
+
+@cache
+def resumed() -> dict[str, tuple[Found | None, Found]]:
+    result: dict[str, tuple[Found | None, Found]] = apart(play_all, RESUMED, False, (1, 2))
+    return result
 
 
 @cache
@@ -141,6 +160,14 @@ def test_single_precision(name):
     assert device.digest == cpu.digest
 
 
+@pytest.mark.parametrize("name", RESUMED)
+def test_resumed_and_without_memories_at_hand(name):
+    cpu, device = resumed()[name]
+    check(device)
+    assert cpu is not None
+    assert device.digest == cpu.digest
+
+
 @pytest.mark.parametrize("name", HALF)
 def test_half_precision(name):
     check(outcomes(True)[name][1])
@@ -149,8 +176,8 @@ def test_half_precision(name):
 def check(device: Found) -> None:
     assert device.problem is None, device.problem
     assert device.finite
-    assert device.steps >= device.visits > 1
+    assert device.steps >= len(device.visits) > 1
     assert device.of("step") == {}
     assert {place for place in device.of("visit") if place.startswith("data/")} == set(), "loading waits"
     visit = device.of("visit")
-    assert sum(visit.values()) <= WAITS_A_VISIT * device.visits, visit
+    assert max(device.visits) <= WAITS_A_VISIT, visit

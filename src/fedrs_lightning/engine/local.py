@@ -15,7 +15,7 @@ from fedrs_lightning.data.batches.loading import ClientLoader
 from fedrs_lightning.engine.memory import ClientMemory
 from fedrs_lightning.engine.ranks.uploads import REMEDY
 from fedrs_lightning.errors import ConfigError, TrainingError
-from fedrs_lightning.flat import FlatLayout, FlatState
+from fedrs_lightning.flat import FlatLayout, FlatState, placed
 from fedrs_lightning.methods.base import FedAvg
 from fedrs_lightning.nn.surgery import MODEL, network_of
 from fedrs_lightning.nn.trainable import trainable
@@ -182,8 +182,8 @@ class LocalTraining:
         """Install a client's model; returns what the server sent, on the device, and what the client kept, anywhere."""
         received = self.method.download(server, client_id)
         kept = self.memory.load(client_id)
-        model = {key: tensor.to(self.fabric.device) for key, tensor in kept.items() if key.startswith("model/")}
-        self.composer.install(received, model)
+        model = {key: tensor for key, tensor in kept.items() if key.startswith(MODEL)}
+        self.composer.install(received, placed(model, self.fabric.device))
         return received, kept
 
     def train(self, client: Client, round: int, server: State) -> LocalResult:
@@ -195,8 +195,9 @@ class LocalTraining:
         received, kept = self.compose(client.id, server)
         with rng_stream(self.seed, "local", round, client.id):
             self.task.train()
-            own = {key: value for key, value in kept.items() if not key.startswith("model/")}
-            memory = {key: value.to(self.fabric.device, copy=True) for key, value in own.items()}  # methods may write
+            own = {key: value for key, value in kept.items() if not key.startswith(MODEL)}
+            there = placed(own, self.fabric.device).items()
+            memory = {key: value.clone() if value is own[key] else value for key, value in there}  # methods may write
             local = self._local(client, round, received, memory)
             self.method.on_local_start(local)
             epochs = (self.loader.epoch(client.id, round, epoch) for epoch in range(self.local_epochs))

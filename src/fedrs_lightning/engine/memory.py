@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from fedrs_lightning.engine.writing import Writer
 from fedrs_lightning.errors import RunError
 from fedrs_lightning.files import atomic_path, naming_the_place, write_text
+from fedrs_lightning.flat import placed
 from fedrs_lightning.states import digest, nbytes
 from fedrs_lightning.types import State
 
@@ -194,11 +195,9 @@ class ClientMemory:
 
 def _snapshot(state: State, on_host: bool) -> State:
     """A copy that later training does not change, in the layout that a file would give."""
-    layout = {"copy": True, "memory_format": torch.contiguous_format}
-    return {
-        key: tensor.detach().to("cpu" if on_host else tensor.device, **layout)  # type: ignore[call-overload]
-        for key, tensor in state.items()
-    }
+    rows = {key: tensor.detach().contiguous() for key, tensor in state.items()}
+    there = placed(rows, torch.device("cpu")) if on_host else rows
+    return {key: value.clone() if value is rows[key] else value for key, value in there.items()}
 
 
 def _host_copy(snapshot: State) -> Callable[[], State]:

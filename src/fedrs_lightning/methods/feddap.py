@@ -217,10 +217,10 @@ class FedDAP(FedAvg):
     def download(self, server: State, client_id: int) -> State:
         """The shared model and the anchors; just after a synchronisation also the gate and its cluster's modulators."""
         received = super().download(server, client_id) | select(server, (ANCHORS, VALID))
-        row = rows_of(server[CLIENTS], [client_id])[0]
-        if bool(server[PENDING][row]):
+        row = rows_of(server[CLIENTS], [client_id])
+        pending, cluster = torch.cat([server[PENDING][row].long(), server[CLUSTER][row]]).tolist()
+        if pending:
             received |= under(server, GATE)
-            cluster = int(server[CLUSTER][row])
             if cluster >= 0:
                 received |= {key: value[cluster] for key, value in under(server, MODULATORS).items()}
         return received
@@ -266,10 +266,10 @@ class FedDAP(FedAvg):
         if self.anchor_source == "after_training":
             embed = _layers(local.task).embed
             self._pass(local, lambda output, batch: self._count(local, embed(output.embedding), batch))
-        seen = local.scratch["valid"].tolist()
-        names = getattr(local.task, "class_names", None) or range(len(seen))
         # gate, then the drift of the three prototypes
-        table = (local.scratch["observed"] / local.scratch["steps"]).tolist()
+        observed = local.scratch["observed"] / local.scratch["steps"]
+        seen, *table = torch.cat([local.scratch["valid"][None].to(observed.dtype), observed]).tolist()
+        names = getattr(local.task, "class_names", None) or range(len(seen))
         for label, row in zip(("gate", *(f"drift_{branch}" for branch in BRANCHES)), table, strict=True):
             values = {f"feddap/{label}/{name}": value for name, value in zip(names, row, strict=True)}
             local.log |= dict(compress(values.items(), seen))

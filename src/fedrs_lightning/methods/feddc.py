@@ -114,7 +114,11 @@ class FedDC(FedAvg):
         local.scratch |= {"feddc/received": received, "feddc/centre": centre, "feddc/pull": pull, "feddc/drift": drift}
         alpha = self.alpha / size
         constant = torch._foreach_sub(pull, torch._foreach_mul(centre, alpha))
-        local.scratch |= {"feddc/alpha": alpha, "feddc/terms": list(zip(parameters.values(), constant, strict=True))}
+        local.scratch |= {
+            "feddc/size": size,
+            "feddc/alpha": alpha,
+            "feddc/terms": list(zip(parameters.values(), constant, strict=True)),
+        }
 
     def before_step(self, local: Local) -> None:
         """gradient <- gradient + alpha_k (theta - (w - h_k)) + c / q_k - c_k, then clip.
@@ -130,10 +134,11 @@ class FedDC(FedAvg):
     def on_local_end(self, local: Local) -> None:
         """Take h_k and c_k further, and log both terms."""
         parameters, scratch = trainable(local.task), local.scratch
-        size, values = float(local.received[SIZE]), [parameter.detach() for parameter in parameters.values()]
-        local.log["feddc/penalty"] = float(0.5 * self.alpha / size * squared_distance(values, scratch["feddc/centre"]))
+        size, values = scratch["feddc/size"], [parameter.detach() for parameter in parameters.values()]
+        penalty = 0.5 * self.alpha / size * squared_distance(values, scratch["feddc/centre"])
         inner = [(value.double() * pull).sum() for value, pull in zip(values, scratch["feddc/pull"], strict=True)]
-        local.log["feddc/correction"] = float(torch.stack(inner).sum())
+        read = torch.stack([penalty.double(), torch.stack(inner).sum()]).tolist()  # a device is asked once
+        local.log |= dict(zip(("feddc/penalty", "feddc/correction"), read, strict=True))
         moved = torch._foreach_sub(values, scratch["feddc/received"])  # Delta
         drift = torch._foreach_add(scratch["feddc/drift"], moved)
         if self.state_scale == "step_count":

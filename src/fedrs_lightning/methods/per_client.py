@@ -24,4 +24,6 @@ def client_samples(clients: Sequence[Client]) -> Tensor:
 def rows_of(ids: Tensor, senders: Sequence[Upload] | Sequence[int]) -> Tensor:
     """Rows of these uploads or client ids, int64, in their order; `ids` are those of all clients, ascending."""
     wanted = [sender.client.id if isinstance(sender, Upload) else sender for sender in senders]
+    if len(wanted) == 1:  # a number, which a device takes along without being waited for
+        return torch.searchsorted(ids, wanted[0]).reshape(1)
     return torch.searchsorted(ids, torch.tensor(wanted, dtype=torch.int64, device=ids.device))

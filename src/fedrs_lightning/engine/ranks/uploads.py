@@ -23,7 +23,7 @@ from fedrs_lightning.engine.ranks.exchange import Exchange
 from fedrs_lightning.engine.ranks.shared import Block, Neighbours, Place, Room, Tickets
 from fedrs_lightning.engine.ranks.sums import GROUP, Ledger, RunningSum, SharedSum
 from fedrs_lightning.errors import ConfigError, FedrsError, TrainingError
-from fedrs_lightning.flat import Entry, FlatLayout, FlatState, flat_copy
+from fedrs_lightning.flat import Entry, FlatLayout, FlatState, flat_copy, placed
 from fedrs_lightning.states import Summed, first_not_finite, numerators, summing
 from fedrs_lightning.types import Client, State, Upload
 
@@ -247,19 +247,10 @@ class Collector:
         kept, place = self.room.take(layout.size)
         self._kept[position] = kept
         kept[:start].copy_(state.data[:start])
-        flat_copy(own, layout, kept)
+        flat_copy(placed(own, kept.device), layout, kept)
         content = self.layout.content() + layout.content()
-        header = (
-            position,
-            self.exchange.rank,
-            upload.num_steps,
-            upload.log,
-            keeps_memory,
-            content,
-            layout.entries,
-            place,
-        )
-        self._headers.append(Header(*header))
+        told = (upload.num_steps, upload.log, keeps_memory, content, layout.entries, place)
+        self._headers.append(Header(position, self.exchange.rank, *told))
         moved = self._add(position, state.data) if self.streams else None
         if self._mail is not None and not self.near:
             self._mail.send(kept)
