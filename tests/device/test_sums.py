@@ -53,7 +53,7 @@ def sums(there: bool) -> dict[str, str]:
             parts = [state.data.to(where) for state in given[first : first + size]]
             assert running.add(parts, weights[first : first + size].tolist(), fresh=first == 0)
         out = torch.zeros(layout.size, dtype=torch.uint8)
-        running.into(out)
+        running.into(out, 1.0)
         found.append(digest(FlatState(FlatLayout.of(given[0]), out)))
     return dict(zip(WAYS, found, strict=True))
 
