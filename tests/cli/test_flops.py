@@ -281,8 +281,8 @@ def test_images_are_as_large_as_they_are_stored(flops):
         (("--side", 0), "--side"),
         (("--sied", 8), "--sied"),
         (("--compare", "FedAvk"), "FedAvk"),
-        (("--compare", "FedSeg"), "FedSeg is defined for segmentation only"),
-        (("--compare", "FedDAP"), "--compare FedDAP: method.init_args.temperature is missing"),
+        (("--compare", "FedSeg"), "FedSeg needs masks"),
+        (("--compare", "FedDAP"), "--compare FedDAP: method: FedDAP needs masks"),
         (("--compare", "FedAvg,FedDAP"), "give the file instead of the name, such as experiments/feddap/compound.yaml"),
     ],
 )

@@ -5,8 +5,8 @@ Each one can `catch_up` with the finished rounds of a run that continues, which 
 
 from __future__ import annotations
 
+import os
 import secrets
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,10 +21,6 @@ from fedrs_lightning.errors import ConfigError
 
 Rounds = Sequence[tuple[int, Mapping[str, float]]]
 """Number and values of finished rounds, ascending."""
-
-
-ATTEMPTS = 10
-"""To open a run of Weights & Biases, a second apart."""
 
 
 class RoundLogger(Protocol):
@@ -122,19 +118,21 @@ class RoundCharts(WandbLogger):
                 self.log_metrics(values, step=number)
 
     def _opened(self, init: Callable[[], Any]) -> Any:
-        """What `init` opens. The service of a life that was killed may hold the run's id for a moment longer."""
+        """What `init` opens. A service that an earlier life shared with the process that started both may still hold
+        the run's id: this life gets one of its own.
+        """
         import wandb
         from wandb.sdk.mailbox.mailbox_handle import ServerResponseError
 
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return init()
-            except ServerResponseError as error:
-                if "is in use" not in str(error):
-                    raise ConfigError(f"Weights & Biases: {error}") from None
-                wandb.teardown()
-                time.sleep(1.0)
-        return init()
+        try:
+            return init()
+        except ServerResponseError:
+            wandb.teardown()
+            os.environ.pop("WANDB_SERVICE", None)
+        try:
+            return init()
+        except ServerResponseError as error:
+            raise ConfigError(f"Weights & Biases: {error}") from None
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

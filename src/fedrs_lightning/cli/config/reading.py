@@ -192,7 +192,8 @@ class _Reading:
 
     def _fitting(self) -> None:
         """Whether the method works on such labels, before what it needs besides is asked for."""
-        named = [str((self.values.get(name) or {}).get("class_path")) for name in ("task", "method")]
+        chosen = [self.values.get(name) for name in ("task", "method")]
+        named = [str(value.get("class_path") if isinstance(value, dict) else value) for value in chosen]
         task, method = self.classes.get(named[0]), self.classes.get(named[1])
         if task is None or method is None:
             return
