@@ -25,7 +25,7 @@ from fedrs_lightning.data.packs.shards import Plan
 from fedrs_lightning.errors import DataError, RunError
 from fedrs_lightning.files import read_json
 
-FORMAT = 3
+FORMAT = 4
 DAMAGED = "{}: the pack is damaged ({}); delete this folder, it is made again"
 
 
@@ -122,9 +122,8 @@ class Pack:
 
     def pixels(self, field: str) -> np.ndarray:
         """Number of pixels that `moments` counts, int64 [N]."""
-        if self.crops is not None:
-            return self.tables["pixels"]
-        return np.full(len(self), int(np.prod(self.fields[field].shape[1:])), np.int64)
+        found = self.tables.get("pixels" if self.crops is not None else f"{field}.pixels")
+        return np.full(len(self), int(np.prod(self.fields[field].shape[1:])), np.int64) if found is None else found
 
 
 def fingerprint(files: Iterable[tuple[str, Path]]) -> str:

@@ -14,7 +14,8 @@ from fedrs_lightning.data.archives.folders import synthetic_facts
 from fedrs_lightning.data.archives.own.image_format import RESIZE, ImageFormat
 from fedrs_lightning.data.archives.own.listing import scan_folders, scan_table
 from fedrs_lightning.data.packs.fields import Field
-from fedrs_lightning.data.rasters.rows import gdal_version, open_rows
+from fedrs_lightning.data.rasters.geotiff import gdal_version
+from fedrs_lightning.data.rasters.rows import open_rows
 from fedrs_lightning.errors import ConfigError, one_of
 
 
@@ -23,7 +24,9 @@ class OwnImages(ImageArchive):
 
     Without `table`, `root` holds one folder a class. A table has a row for each image, with columns `path` and `label`
     (or `labels`), and, where wanted, `client` and `split` (`train`, `validation`, `test`); further columns are
-    attributes for the partition `ByAttribute`. Georeference is not used. The data are never written to.
+    attributes for the partition `ByAttribute`. Georeference is not used. The data are never written to. Pixels that an
+    image declares as no data (a value, a mask inside the file, an alpha channel that is not among the bands) are stored
+    as 0 and count in no statistics.
 
     Args:
         root: folder of the images; relative paths, also that of the table, start from it.
@@ -43,7 +46,7 @@ class OwnImages(ImageArchive):
         std: deviation of each band after `scale`.
     """
 
-    name = "folder"
+    name, gaps = "folder", True
 
     def __init__(
         self,
