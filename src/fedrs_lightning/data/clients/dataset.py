@@ -369,7 +369,11 @@ class FederatedDataset:
         def measure(indices: np.ndarray) -> list[tuple[float, float]]:
             known: dict[str, tuple[float, float]] = {}
             for field, bands in self.band_names().items():
-                known |= dict(zip(bands, zip(*mean_std(*source.sums(indices, field)), strict=True), strict=True))
+                count, sums = source.sums(indices, field)
+                if not count:
+                    names = ", ".join(sorted({source.sample_ids[index] for index in indices[:3].tolist()}))
+                    raise DataError(f"{names}: all training pixels are declared as no data; check the images")
+                known |= dict(zip(bands, zip(*mean_std(count, sums), strict=True), strict=True))
             return [known[band] for band in self.archive.band_names]
 
         if kind == "per_client":
