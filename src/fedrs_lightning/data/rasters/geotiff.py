@@ -28,6 +28,7 @@ ALONE = {
     "VRT_VIRTUAL_OVERVIEWS": "NO",
 }
 _INKS = {"cyan", "magenta", "yellow", "black"}
+_BLACK_AND_WHITE = {0: (0, 0, 0), 1: (255, 255, 255)}
 
 
 @contextmanager
@@ -68,10 +69,14 @@ class GeoTIFF(RasterFile):
         self.no_data = None if raster.nodatavals[0] is None else float(raster.nodatavals[0])
         self.mask = any(kind.name == "per_dataset" for kind in raster.mask_flag_enums[0]) and self.alpha is None
         tags = raster.tags(ns="IMAGE_STRUCTURE")
-        self.coded = "palette" if "palette" in names else "CMYK" if _INKS & set(names) else ""
+        depth = int(raster.tags(1, ns="IMAGE_STRUCTURE").get("NBITS", 8))
         if tags.get("MINISWHITE") == "YES":
             self.coded = "negative"
-        depth = int(raster.tags(1, ns="IMAGE_STRUCTURE").get("NBITS", 8))
+        elif "palette" in names:  # GDAL gives one to every raster of one bit
+            plain = depth == 1 and {key: value[:3] for key, value in raster.colormap(1).items()} == _BLACK_AND_WHITE
+            self.coded = "" if plain else "palette"
+        elif _INKS & set(names) or tags.get("SOURCE_COLOR_SPACE") == "CMYK":
+            self.coded = "CMYK"
         whole = self.dtype == "uint8" and depth in (1, 2, 4) and not numbers and self.coded != "palette"
         self._factor = 255 // (2**depth - 1) if whole else 1
         item = 8 if self.dtype == "mixed" else np.dtype(self.dtype).itemsize
