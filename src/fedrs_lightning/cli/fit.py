@@ -137,6 +137,7 @@ def _run(run: Run, state: str) -> int:
         status = "failed"
         try:
             done = _train(engine, run, loggers, ids)
+            built.data.verified()  # of a short run, or large packs
             status = "success"
         finally:
             if engine.rank == 0:
