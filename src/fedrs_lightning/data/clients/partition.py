@@ -12,6 +12,7 @@ from numpy.random import Generator
 
 from fedrs_lightning.errors import ConfigError
 
+LARGEST = 1e12  # concentration: beyond it, draws overflow
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -247,6 +248,7 @@ class Proportional(Partition):
 
     def split(self, labels: np.ndarray, attributes: Arrays, rng: Generator) -> Arrays:
         """See `proportional_partition`."""
+        _check_sizes(len(labels), self.num_clients)
         groups = None if self.by is None else _attribute(self, self.by, attributes)
         return _named(proportional_partition(len(labels), self.proportions or [1.0] * self.num_clients, groups, rng))
 
@@ -279,8 +281,8 @@ def _check_shards(shards_per_client: int) -> None:
 
 
 def _check_dirichlet(alpha: float, min_samples: int, max_draws: int) -> None:
-    if not 0 < alpha < inf:
-        raise ConfigError(f"Dirichlet: alpha must be > 0 and finite, got {alpha}")
+    if not 0 < alpha <= LARGEST:
+        raise ConfigError(f"Dirichlet: alpha must be > 0 and at most {LARGEST:g}, got {alpha}")
     if min_samples < 0 or max_draws < 1:
         got = f"got {min_samples} and {max_draws}"
         raise ConfigError(f"Dirichlet: min_samples must be at least 0 and max_draws at least 1, {got}")

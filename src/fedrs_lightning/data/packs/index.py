@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, cast
 
 from fedrs_lightning.data.packs.crops import CropIndex, crop_index
@@ -16,6 +17,9 @@ from fedrs_lightning.data.packs.fields import Field
 from fedrs_lightning.errors import DataError
 
 DAMAGED = "{}: the pack is damaged ({}); delete this folder, it is made again"
+UNREADABLE = (OSError, ValueError, TypeError, EOFError, OverflowError, SyntaxError, TokenError)
+"""What reading the header of a damaged .npy file raises."""
+
 MOST = 2**31  # of a side in pixels, and of samples
 SIDE = 2**14  # pixels of a crop's side, or of that to which images are resized
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

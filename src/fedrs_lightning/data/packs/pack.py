@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from fedrs_lightning.data.packs.folders import build
-from fedrs_lightning.data.packs.index import DAMAGED, read_index
+from fedrs_lightning.data.packs.index import DAMAGED, UNREADABLE, read_index
 from fedrs_lightning.data.packs.residence import MappedArray, Shelf
 from fedrs_lightning.data.packs.shards import Plan, read_table
 from fedrs_lightning.data.packs.verification import Verification
@@ -98,7 +98,7 @@ class Pack:
             self.mapped = {name: MappedArray(folder / f"{name}.npy") for name in self.fields}
             self.tables = {name: read_table(folder / f"{name}.npy") for name in index.tables}
             self._states = {folder / f"{name}.npy": (folder / f"{name}.npy").stat() for name in self.fields}
-        except (OSError, ValueError, TypeError, EOFError, OverflowError) as error:
+        except UNREADABLE as error:
             raise DataError(DAMAGED.format(folder, error)) from None
         expected = {name: ((count, *field.shape), field.dtype) for name, field in self.fields.items()}
         found = {name: (each.array.shape, str(each.array.dtype)) for name, each in self.mapped.items()}

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from fedrs_lightning.data.packs.fields import Field
-from fedrs_lightning.data.packs.index import PackIndex, read_index
+from fedrs_lightning.data.packs.index import UNREADABLE, PackIndex, read_index
 from fedrs_lightning.errors import DataError
 from fedrs_lightning.files import atomic_path, write_text
 from fedrs_lightning.progress import Meter, in_threads
@@ -295,7 +295,7 @@ def damages_of(folder: Path, index: PackIndex, threads: int | None = None, meter
     for name, expected in index.tables.items():
         try:
             table = read_table(folder / f"{name}.npy")
-        except (OSError, ValueError, EOFError) as error:
+        except UNREADABLE as error:
             lines.append(f"{name}.npy cannot be read ({error})")
         else:
             if hashlib.sha256(table.tobytes()).hexdigest() != expected:
@@ -327,7 +327,7 @@ def _stored(path: Path, entry: Field, count: int, first: int, stop: int) -> str:
             if shape != (count, *entry.shape) or dtype != np.dtype(entry.dtype):
                 return ""
             return _sha256(file.fileno(), file.tell() + first * entry.nbytes, (stop - first) * entry.nbytes)
-    except (OSError, ValueError):
+    except UNREADABLE:
         return ""
 
 
