@@ -15,17 +15,18 @@ from fedrs_lightning.data.packs.images import ImagePack
 from fedrs_lightning.data.packs.pack import Pack
 from fedrs_lightning.data.packs.shards import damages
 from fedrs_lightning.data.packs.source import PackedSource, Part
-from fedrs_lightning.data.packs.verification import Verification
 from fedrs_lightning.data.packs.tiles import CropPack
-from fedrs_lightning.errors import DataError
+from fedrs_lightning.data.packs.verification import Verification
 
-from .effort import one_line, tried
+from .effort import answer, tried
 
 ODD = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-(2**70), 2**70),
-    st.sampled_from([0, 1, -1, 2**31, 2**63, 10**400, 1e308, "", "../../etc/passwd", "object", "float64", [], {}, [[]]]),
+    st.sampled_from(
+        [0, 1, -1, 2**31, 2**63, 10**400, 1e308, "", "../../etc/passwd", "object", "float64", [], {}, [[]]]
+    ),
     st.text(max_size=5),
     st.recursive(st.integers(-3, 3), lambda inner: st.lists(inner, max_size=3), max_leaves=6),
     st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
@@ -70,14 +71,14 @@ def places(value, path=()):
 
 
 def refused_or_right(folder, expected):
-    try:
+    def read():
         found = contents(folder)
-        own = Verification([folder], "always")
-        own.finish()
+        Verification([folder], "always").finish()
         assert damages(folder, 1) == []
-    except DataError as error:
-        assert one_line(error)
-        assert str(folder) in str(error)
+        return found
+
+    found = answer(read, folder)
+    if found is None:
         return
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
@@ -123,7 +124,9 @@ def test_any_byte_of_any_file(packs, tmp_path_factory, data):
     elif kind == "longer":
         content[place:place] = data.draw(st.binary(min_size=1, max_size=8))
     elif kind == "other":
-        content = bytearray(data.draw(st.sampled_from([b"[" * 10**5, b"{" * 9, b"\xff\xfe", b"1" * 5000, b"\x93NUMPY"])))
+        content = bytearray(
+            data.draw(st.sampled_from([b"[" * 10**5, b"{" * 9, b"\xff\xfe", b"1" * 5000, b"\x93NUMPY"]))
+        )
     path.write_bytes(content)
     if kind == "gone":
         path.unlink()

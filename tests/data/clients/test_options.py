@@ -4,8 +4,17 @@ from math import inf, nan
 
 import pytest
 
-from fedrs_lightning.data import IID, ByAttribute, Dirichlet, EuroSAT, FederatedDataset, OwnImages, Proportional, Shards
-from fedrs_lightning.data import Potsdam
+from fedrs_lightning.data import (
+    IID,
+    ByAttribute,
+    Dirichlet,
+    EuroSAT,
+    FederatedDataset,
+    OwnImages,
+    Potsdam,
+    Proportional,
+    Shards,
+)
 from fedrs_lightning.errors import ConfigError
 
 
@@ -49,7 +58,10 @@ def test_options_of_crops(options, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        *((lambda alpha=alpha: Dirichlet(3, alpha), "alpha must be > 0 and at most") for alpha in (nan, inf, -1, 0, 1e308)),
+        *(
+            (lambda alpha=alpha: Dirichlet(3, alpha), "alpha must be > 0 and at most")
+            for alpha in (nan, inf, -1, 0, 1e308)
+        ),
         (lambda: Dirichlet(3, 0.5, min_samples=-5), "min_samples must be at least 0"),
         (lambda: Dirichlet(3, 0.5, max_draws=0), "max_draws at least 1"),
         (lambda: Dirichlet(0, 0.5), "num_clients must be at least 1, got 0"),
@@ -58,7 +70,10 @@ def test_options_of_crops(options, message):
         (lambda: Shards(2, 0), "shards_per_client must be at least 1"),
         (lambda: Proportional(0), "num_clients must be at least 1"),
         *((lambda value=value: Proportional(2, [1.0, value]), "positive, finite") for value in (nan, inf, -1.0, 0.0)),
-        *((lambda value=value: own(scale=value), "scale must be above 0 and finite") for value in (nan, inf, -1.0, 0.0)),
+        *(
+            (lambda value=value: own(scale=value), "scale must be above 0 and finite")
+            for value in (nan, inf, -1.0, 0.0)
+        ),
         (lambda: own(image_size=10**6), "image_size must be 1 to 16384 pixels or null, got 1000000"),
         (lambda: own(mean=[nan], std=[1.0]), "mean and std must be finite"),
         (lambda: own(mean=[0.0], std=[inf]), "mean and std must be finite"),

@@ -219,7 +219,7 @@ def test_declared_no_data_of_own_images_counts_in_no_statistics(tmp_path, layout
         own(tmp_path, image_size=size), IID(1), train_fraction=1.0, normalise="federated", storage="files"
     )
     assert files.federation(0).manifest["normalisation"]["of"]["all clients together"] == stored
-    (finding,) = [each for each in own(tmp_path, image_size=size).check(deep=True).findings]
+    (finding,) = own(tmp_path, image_size=size).check(deep=True).findings
     assert finding.severity == "warning"
     assert "7 of 8 declare pixels as no data" in finding.message
 

@@ -26,7 +26,7 @@ def server(tmp_path, layouts):
             self.end_headers()
             self.wfile.write(content if self.command == "GET" else b"")
 
-        do_HEAD = do_GET
+        do_HEAD = do_GET  # noqa: N815
 
         def log_message(self, *_):
             pass

@@ -140,7 +140,7 @@ def _read_tile(archive: TileArchive, tile: Tile, deep: bool) -> Seen:
             ids = opened.ids.rows(start, stop)
             if opened.valid is not None:
                 empty = opened.valid.rows(start, stop) == 0
-                ids, gone = np.where(empty, np.uint8(IGNORE), ids), gone + np.count_nonzero(empty)
+                ids, gone = np.where(empty, np.uint8(IGNORE), ids), gone + int(np.count_nonzero(empty))
             looked += ids.size
             counted += np.bincount(ids.ravel(), minlength=256)
         opened.finish()

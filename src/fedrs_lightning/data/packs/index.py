@@ -1,4 +1,4 @@
-"""What the index of a pack says, field by field, whoever wrote it: names, shapes, sizes and hashes that fit together."""
+"""What the index of a pack says, field by field, whoever wrote it: names, shapes, sizes and hashes that fit."""
 
 from __future__ import annotations
 

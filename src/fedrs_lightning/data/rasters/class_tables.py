@@ -222,5 +222,7 @@ class LabelDecoder:
                 "colours outside the palette" if isinstance(self.table, Palette) else "values outside the class table"
             )
             what = self.strict or f"{outside} (more than 1 %)"
-            raise DataError(f"{self.path}: {self.unknown} of {self.pixels} pixels have {what}, such as {self.example}; {self.hint}")
+            raise DataError(
+                f"{self.path}: {self.unknown} of {self.pixels} pixels have {what}, such as {self.example}; {self.hint}"
+            )
         return self.unknown

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageFile
@@ -19,7 +20,12 @@ from fedrs_lightning.data.rasters.geotiff import GeoTIFF, opened
 from fedrs_lightning.errors import DataError
 
 PNG = b"\x89PNG\r\n\x1a\n"
-_KINDS = {PNG: PngImageFile, b"\xff\xd8": JpegImageFile, b"II*\0": TiffImageFile, b"MM\0*": TiffImageFile}
+_KINDS: dict[bytes, Any] = {
+    PNG: PngImageFile,
+    b"\xff\xd8": JpegImageFile,
+    b"II*\0": TiffImageFile,
+    b"MM\0*": TiffImageFile,
+}
 _MODES = {"L": 1, "RGB": 3}  # of a JPEG
 _BANDS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a PNG's colour type
 _GREY, _PALETTE, _ALPHA = 0, 3, (4, 6)
@@ -37,16 +43,20 @@ class Picture(RasterFile):
         DataError: see `open_picture`; another format or colour model; or too large to be decoded as a whole.
     """
 
+    _colours: int | None
+
     def __init__(self, path: Path, numbers: bool) -> None:
         self.path = path
         self._pixels: np.ndarray | None = None
         self._key: tuple[int, ...] | None = None
         self._factor = 1
         with open_picture(path) as image:
-            self.width, self.height, self.mode = *image.size, image.mode
+            (self.width, self.height), self.mode = image.size, image.mode
             if isinstance(image, TiffImageFile):
                 raise DataError(f"{path}: is a TIFF file with another ending; name it .tif")
-            self._depth, self._colours = _png_header(path) if isinstance(image, PngImageFile) else (8, None)
+            self._depth, self._colours = 8, None
+            if isinstance(image, PngImageFile):
+                self._depth, self._colours = _png_header(path)
             key = image.info.get("transparency")
         if self._colours is None:
             if self.mode not in _MODES:

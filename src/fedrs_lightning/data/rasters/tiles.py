@@ -54,7 +54,7 @@ class OpenTile:
     Attributes:
         image: [C, n, W] rows.
         ids: uint8 [1, n, W] rows of class ids, 255 = ignore.
-        valid: uint8 [1, n, W] rows, 0 where the image is no data by what its file declares; None where it declares none.
+        valid: uint8 [1, n, W] rows, 0 where the file of the image declares no data; None where it declares none.
         finish: judges the label after its last row, raising DataError; gives the number of unknown pixels.
     """
 
