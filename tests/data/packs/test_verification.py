@@ -194,3 +194,33 @@ def test_verification_is_at_least_half_as_fast_as_hashing_is(tmp_path, monkeypat
     plain = fastest(lambda: hashlib.sha256(content).digest())
     index = read_index(folder)
     assert fastest(lambda: verification.verify(folder, index)) < 2 * plain
+
+
+def test_a_run_on_a_damaged_pack_ends_in_one_line(dataset, tmp_path, capsys):
+    """From the command line, with exit code 2 and without a result."""
+    from fedrs_lightning.cli.main import main
+
+    dataset().prepare()
+    (folder,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+    flip(folder / "image.npy")
+    config = {
+        "task": {"class_path": "ClassificationTask", "init_args": {"backbone": "resnet18"}},
+        "method": {"class_path": "FedAvg"},
+        "schedule": {"num_rounds": 1, "batch_size": 4},
+        "fabric": {"accelerator": "cpu", "devices": 1},
+        "run": {"root": str(tmp_path / "runs"), "name": "a", "plot": False},
+        "data": {
+            "archive": {
+                "class_path": "OwnImages",
+                "init_args": {"root": str(tmp_path / "own"), "classes": ["a", "b"], "in_channels": 3},
+            },
+            "partition": {"class_path": "IID", "init_args": {"num_clients": 2}},
+            "cache_dir": str(tmp_path / "cache"),
+        },
+    }
+    (tmp_path / "x.yaml").write_text(json.dumps(config))
+    assert main(["fit", "--config", str(tmp_path / "x.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert f"fedrs fit: {folder}: the pack is damaged (shard 0 (samples 0 to 11): image.npy" in said
+    assert "Traceback" not in said
+    assert not list((tmp_path / "runs").rglob("result.json"))

@@ -10,6 +10,7 @@ import rasterio
 from PIL import Image
 
 from fedrs_lightning.data import IID, FederatedDataset, OwnImages, OwnRasters
+from fedrs_lightning.data.check.rasters import image_facts
 from fedrs_lightning.data.rasters.rows import open_rows, read_whole
 from fedrs_lightning.errors import DataError
 
@@ -290,3 +291,28 @@ def test_large_pictures_are_read_and_larger_ones_told_what_to_do(tmp_path, recwa
         with pytest.raises(DataError, match=message):
             read_whole(tmp_path / name)
     assert not [str(each.message) for each in recwarn if "bomb" in str(each.message)]
+    folder = tmp_path / "own" / "a"
+    folder.mkdir(parents=True)
+    (tmp_path / "c.jpg").rename(folder / "c.jpg")
+    archive = OwnImages(str(tmp_path / "own"), classes=["a"], in_channels=3, image_size=8)
+    (finding,) = [each for each in archive.check(deep=True).findings if each.severity == "error"]
+    assert "save it as a GeoTIFF" in finding.message
+    with pytest.raises(DataError, match="save it as a GeoTIFF"):
+        FederatedDataset(archive, IID(1), train_fraction=1.0).prepare()
+
+
+def test_a_deep_export_of_an_archive_is_found(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 3000, (3, 32, 32)).astype(np.uint16)
+    facts = image_facts(png16(tmp_path / "a.png", pixels), 3, deep=True)
+    (finding,) = facts.findings
+    assert finding.severity == "error"
+    assert "a.png: holds uint16 pixels, a re-export; the delivered files are uint8" in finding.message
+
+
+def test_a_few_unknown_values_are_named(tmp_path, layouts):
+    labels = np.ones((1, 64, 64), np.uint8)
+    labels[0, 3, 5:9] = 9
+    labelled(tmp_path, layouts, labels)
+    (finding,) = [each for each in tiles(tmp_path).check(deep=True).findings if "outside" in each.message]
+    assert finding.severity == "warning"
+    assert "x.tif: 4 of 3072 pixels have colours or values outside the class table, such as 9; they" in finding.message

@@ -143,5 +143,9 @@ def _read_tile(archive: TileArchive, tile: Tile, deep: bool) -> Seen:
                 ids, gone = np.where(empty, np.uint8(IGNORE), ids), gone + int(np.count_nonzero(empty))
             looked += ids.size
             counted += np.bincount(ids.ravel(), minlength=256)
-        opened.finish()
-    return Seen((), "" if plain else digest.hexdigest(), pixels=counted, gaps=gone / max(1, looked))
+        unknown = opened.finish()
+        remark = ""
+        if unknown:
+            have = f"{unknown} of {looked} pixels have colours or values outside the class table"
+            remark = f"{tile.files[-1]}: {have}, such as {opened.example()}; they are ignored, or add them to classes"
+    return Seen((), "" if plain else digest.hexdigest(), pixels=counted, remark=remark, gaps=gone / max(1, looked))

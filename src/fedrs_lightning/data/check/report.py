@@ -68,6 +68,7 @@ class Seen:
         content: hash of the pixels or bytes, as far as they were looked at; empty where nothing is to be compared.
         plain: whether the image shows nothing, so that another one may well be equal.
         pixels: of each class in its mask, int64; None where there is none.
+        remark: what is worth a warning, with file; empty for nothing.
         gaps: share of the pixels that were looked at and are declared as no data.
     """
 
@@ -75,6 +76,7 @@ class Seen:
     content: str = ""
     plain: bool = False
     pixels: np.ndarray | None = None
+    remark: str = ""
     gaps: float = 0.0
 
 
@@ -230,6 +232,7 @@ def look_into(
         remedy: for items of the same content.
     """
     seen = _looked(report, items, look)
+    report.add("warning", *(found.remark for found in seen if found.remark))
     holes = [(found.gaps, item.where) for item, found in zip(items, seen, strict=True) if found.gaps]
     if holes:
         share, where = max(holes)

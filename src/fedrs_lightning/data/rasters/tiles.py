@@ -55,6 +55,7 @@ class OpenTile:
         image: [C, n, W] rows.
         ids: uint8 [1, n, W] rows of class ids, 255 = ignore.
         valid: uint8 [1, n, W] rows, 0 where the file of the image declares no data; None where it declares none.
+        example: an unknown colour or value among the rows that were read; empty for none.
         finish: judges the label after its last row, raising DataError; gives the number of unknown pixels.
     """
 
@@ -62,6 +63,7 @@ class OpenTile:
     ids: Rows
     finish: Callable[[], int]
     valid: Rows | None = None
+    example: Callable[[], str] = str
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,8 @@ class Reading:
             size = self.size(image.height, image.width)
             image, ids = Resampled(image, *size, nearest=False), Resampled(ids, *size, nearest=True)
             valid = None if valid is None else Resampled(valid, *size, nearest=True)
-        return OpenTile(image, ids, lambda: sum(decoder.finish() for decoder in decoders), valid)
+        example = (decoder.example for decoder in decoders if decoder.example)
+        return OpenTile(image, ids, lambda: sum(own.finish() for own in decoders), valid, lambda: next(example, ""))
 
     def _spoken_for(self, image: RasterFile) -> tuple[int, ...]:
         """Bands that are data: those that are used, and for `fourth_is_data` all."""
@@ -174,4 +177,4 @@ def _windowed(tile: Tile, box: Box) -> Iterator[OpenTile]:
     """A rectangle of a tile. Its label is judged on the rows that were read."""
     with tile.open() as whole:
         valid = None if whole.valid is None else Window(whole.valid, *box)
-        yield OpenTile(Window(whole.image, *box), Window(whole.ids, *box), whole.finish, valid)
+        yield OpenTile(Window(whole.image, *box), Window(whole.ids, *box), whole.finish, valid, whole.example)
