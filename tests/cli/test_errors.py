@@ -92,7 +92,7 @@ OPTIONS = [
     (["--schedule.num_rounds", "0"], "schedule.num_rounds=0 must be at least 1"),
     (["--run.keep_checkpoints", "0"], "run.keep_checkpoints=0 must be at least 2"),
     (["--task.width", "0"], "ClassificationTask: width: 0 is below 1"),
-    (["--data.image_size", "0"], "image_size must be at least 1 pixel or null, got 0"),
+    (["--data.image_size", "0"], "image_size must be 1 to 16384 pixels or null, got 0"),
     (["--optimizer.lr", "-1"], "--optimizer.lr: expected a number above 0, got -1"),
     (["--task.weights", "none.pt"], "weights: no file none.pt"),
     (["--method", "FedMAD", "--method.dict_kwargs.extra", "1"], "unexpected keyword argument 'extra'"),

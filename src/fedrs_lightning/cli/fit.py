@@ -159,6 +159,7 @@ def _run(run: Run, state: str, hold: Hold | None) -> int:
         status = "failed"
         try:
             done = _train(engine, run, loggers, ids)
+            built.data.verified()  # of a short run, or large packs
             status = "success"
         finally:
             if engine.rank == 0:

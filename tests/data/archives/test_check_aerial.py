@@ -12,7 +12,7 @@ from PIL import Image
 
 from fedrs_lightning.cli.main import main
 from fedrs_lightning.data import LoveDA, Potsdam, Vaihingen
-from fedrs_lightning.data.rasters import rows as rasters
+from fedrs_lightning.data.rasters import declared as rasters
 from fedrs_lightning.errors import DataError
 from fedrs_lightning.synth.aerial import defects as aerial_defects
 from fedrs_lightning.synth.aerial.archive import encode_tiff

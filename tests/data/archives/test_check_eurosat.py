@@ -194,7 +194,7 @@ def test_wrong_options_of_the_check(sample, capsys, options, message):
 def test_files_and_folders_without_permission(copied, monkeypatch):
     """By a stand-in, since the superuser may read everything."""
     from fedrs_lightning.data.archives.eurosat import files as eurosat_files
-    from fedrs_lightning.data.rasters import rows
+    from fedrs_lightning.data.rasters import declared
 
     true_open = Path.open
 
@@ -208,8 +208,7 @@ def test_files_and_folders_without_permission(copied, monkeypatch):
     assert len(errors) == 1
     assert re.search(r"River_2\.jpg: no permission to read it; run chmod u\+r", errors[0])
     with monkeypatch.context() as patch:
-        patch.setattr(rows.Image, "open", lambda path: guarded(path))
-        patch.setattr(rows.os, "access", lambda path, mode: False)
+        patch.setattr(declared.os, "access", lambda path, mode: False)
         with pytest.raises(DataError, match=r"River_2\.jpg: no permission to read it"):
             eurosat_files.decode_rgb(copied / "2750" / "River" / "River_2.jpg")
     true_scan = os.scandir

@@ -217,7 +217,7 @@ def test_subfolders_are_domains(tmp_path):
         ({"archive": Drawn([0]), "ground": "shared"}, "ground is for archives of tiles"),
         ({"archive": Drawn([0]), "client_size": -1}, "client_size must be equal, or at least 1, got -1"),
         ({"archive": Drawn([0]), "train_fraction": 0.0}, r"train_fraction must be in \(0, 1\]"),
-        ({"archive": Drawn([0]), "image_size": 0}, "image_size must be at least 1 pixel or null, got 0"),
+        ({"archive": Drawn([0]), "image_size": 0}, "image_size must be 1 to 16384 pixels or null, got 0"),
         ({"archive": Drawn([0]), "storage": "ram"}, "storage must be pack or files"),
         ({"archive": Drawn([0]), "normalise": "published"}, "published: Drawn has no published statistics"),
     ],

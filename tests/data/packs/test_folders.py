@@ -21,6 +21,7 @@ from fedrs_lightning.data.packs.folders import packing
 from fedrs_lightning.data.packs.pack import Pack
 from fedrs_lightning.data.packs.tiles import CropPack
 from fedrs_lightning.errors import DataError
+from fedrs_lightning.files import read_json
 
 from .number_files import decode, make_spec
 
@@ -41,7 +42,7 @@ def whole(tmp_path_factory):
         patch.setattr(images, "SHARD", SHARD * 44)
         folder = tmp_path_factory.mktemp("whole")
         made = make_spec(folder / "source").pack(folder / "cache")
-        assert len(shards.read_json(made / "index.json")["shards"]) == 8
+        assert len(read_json(made / "index.json")["shards"]) == 8
         return contents(made), folder / "source"
 
 
@@ -340,7 +341,7 @@ def test_other_refusals_of_the_disk_are_named(whole, tmp_path, monkeypatch):
         (lambda folder: flip(folder / "image.npy", 5), "shard 0 (samples 0 to 19): image.npy"),
         (lambda folder: flip(folder / "image.moments.npy", -9), "image.moments.npy holds other values"),
         (lambda folder: (folder / "part.moments.npy").unlink(), "part.moments.npy cannot be read"),
-        (lambda folder: (folder / "index.json").write_text("{}"), "index.json cannot be used"),
+        (lambda folder: (folder / "index.json").write_text("{}"), "index.json: arrays must be a mapping, got None"),
     ],
 )
 def test_verification_names_what_is_damaged(whole, tmp_path, damage, message):

@@ -88,7 +88,7 @@ def test_more_than_one_percent_unknown_names_the_file(strange, fails):
         ({"a": 1, "b": [1, 2, 3]}, [], "all colours .* or all values"),
         ({"a": [1, 2]}, [], "three numbers of 0 to 255"),
         ({"a": [1, 2, 256]}, [], "three numbers of 0 to 255"),
-        ({"a": -1}, [], "must be 0 to 65535"),
+        ({"a": 2**32}, [], "must be -2147483648 to 4294967295"),
         ({"a": 1, "b": 1}, [], "twice"),
         ({"a": 1}, [1], "twice"),
     ],

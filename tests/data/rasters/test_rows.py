@@ -124,9 +124,9 @@ def test_broken_files_are_named_with_a_remedy(tmp_path, layouts):
         read_whole(tmp_path / "d.png")
     with pytest.raises(DataError, match=r"e\.jp2: rasters must be"), open_rows(tmp_path / "e.jp2"):
         pass
-    Image.fromarray(noise(1, 6, 5)[0]).convert("1").save(tmp_path / "f.png")
-    with pytest.raises(DataError, match=r"f\.png: is of mode 1"):
-        read_whole(tmp_path / "f.png")
+    Image.fromarray(noise(4, 6, 5).transpose(1, 2, 0), "CMYK").save(tmp_path / "f.jpg")
+    with pytest.raises(DataError, match=r"f\.jpg: is of mode CMYK; save it as grey or RGB"):
+        read_whole(tmp_path / "f.jpg")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")

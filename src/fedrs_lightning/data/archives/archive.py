@@ -151,6 +151,8 @@ class ImageListing:
 class ImageArchive(Archive):
     """Images with one class each, or several."""
 
+    gaps: bool = False
+    """Whether `decode` may give masked arrays, for pixels that are no data."""
     kernel: Literal["torch", "rsim"] = "torch"
     """How stored bands of two resolutions come onto one grid, see `Transform`."""
 
@@ -172,7 +174,7 @@ class ImageArchive(Archive):
         return {name: Field(found.shape, str(found.dtype)) for name, found in self.decode_sample(listing, 0).items()}
 
     def decode(self, path: Path) -> np.ndarray:
-        """Pixels of a file, [C, H, W] in the archive's type.
+        """Pixels of a file, [C, H, W] in the archive's type; a masked array where some of them are no data.
 
         Raises:
             DataError: names the file and a remedy.

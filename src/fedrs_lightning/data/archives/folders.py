@@ -13,7 +13,13 @@ from fedrs_lightning.errors import DataError
 from fedrs_lightning.files import read_json
 
 PACKED = re.compile(r"\.(zip|7z|rar|gz|tar|tgz|tar\.zst|tar\.gz[a-z]{0,2})$", re.IGNORECASE)
-_JUNK = re.compile(r"^\.|^Thumbs\.db$|^desktop\.ini$|^__MACOSX$|\.tfw$|\.aux\.xml$|\.ovr$")
+_JUNK = re.compile(
+    r"^\.|^(eh)?thumbs(_vista)?\.db$|^desktop\.ini$|^__MACOSX$|^Icon\r$|^\$RECYCLE\.BIN$|^System Volume Information$"
+    r"|^lost\+found$|^[@#](eaDir|Recently-Snapshot|Recycle|snapshot|tmp)$|^@SynoResource$|@SynoEAStream$|^__pycache__$"
+    r"|~$|\.(tfw|tifw|pgw|jgw|wld|ovr|msk|aux\.xml|qml|part|crdownload)$",
+    re.IGNORECASE,
+)
+"""Of systems (dot files, .DS_Store and ._* among them), network drives, browsers and viewers."""
 
 
 def no_permission(path: Path) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedrs_lightning.data.check.report import Item, Report, Seen, drawn, look_into, seen_pixels
+from fedrs_lightning.data.rasters.class_tables import IGNORE
 from fedrs_lightning.data.rasters.rows import PICTURE
 from fedrs_lightning.errors import DataError
 
@@ -121,6 +122,7 @@ def check_tiles(report: Report, archive: TileArchive, sample: int | None, seed: 
 def _read_tile(archive: TileArchive, tile: Tile, deep: bool) -> Seen:
     """Content of a tile's image unless a single value fills it, and pixels of each class id, int64 [256]."""
     counted, digest, plain = np.zeros(256, np.int64), hashlib.sha256(f"{tile.size}".encode()), True
+    gone = looked = 0
     with tile.open() as opened:
         image, height = opened.image, opened.image.height
         if image.bands != len(archive.band_names) or image.dtype != archive.dtype:
@@ -135,6 +137,15 @@ def _read_tile(archive: TileArchive, tile: Tile, deep: bool) -> Seen:
             rows = image.rows(start, stop)
             digest.update(rows.tobytes())
             plain = plain and int(np.ptp(rows)) == 0
-            counted += np.bincount(opened.ids.rows(start, stop).ravel(), minlength=256)
-        opened.finish()
-    return Seen((), "" if plain else digest.hexdigest(), pixels=counted)
+            ids = opened.ids.rows(start, stop)
+            if opened.valid is not None:
+                empty = opened.valid.rows(start, stop) == 0
+                ids, gone = np.where(empty, np.uint8(IGNORE), ids), gone + int(np.count_nonzero(empty))
+            looked += ids.size
+            counted += np.bincount(ids.ravel(), minlength=256)
+        unknown = opened.finish()
+        remark = ""
+        if unknown:
+            have = f"{unknown} of {looked} pixels have colours or values outside the class table"
+            remark = f"{tile.files[-1]}: {have}, such as {opened.example()}; they are ignored, or add them to classes"
+    return Seen((), "" if plain else digest.hexdigest(), pixels=counted, remark=remark, gaps=gone / max(1, looked))

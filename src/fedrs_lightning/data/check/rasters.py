@@ -73,7 +73,7 @@ def label_facts(path: Path, table: ClassTable, deep: bool, hint: str) -> RasterF
         hint: remedy for a label with too many unknown pixels.
     """
     facts = RasterFacts(path)
-    with _refusals(facts), open_rows(path) as raster:
+    with _refusals(facts), open_rows(path, numbers=True) as raster:
         facts.size = (raster.height, raster.width)
         fault = label_fault(raster, table)
         if fault:

@@ -68,12 +68,16 @@ class Seen:
         content: hash of the pixels or bytes, as far as they were looked at; empty where nothing is to be compared.
         plain: whether the image shows nothing, so that another one may well be equal.
         pixels: of each class in its mask, int64; None where there is none.
+        remark: what is worth a warning, with file; empty for nothing.
+        gaps: share of the pixels that were looked at and are declared as no data.
     """
 
     faults: Sequence[str] = ()
     content: str = ""
     plain: bool = False
     pixels: np.ndarray | None = None
+    remark: str = ""
+    gaps: float = 0.0
 
 
 @dataclass
@@ -228,6 +232,12 @@ def look_into(
         remedy: for items of the same content.
     """
     seen = _looked(report, items, look)
+    report.add("warning", *(found.remark for found in seen if found.remark))
+    holes = [(found.gaps, item.where) for item, found in zip(items, seen, strict=True) if found.gaps]
+    if holes:
+        share, where = max(holes)
+        some = f"{len(holes)} of {len(items)} declare pixels as no data (here {100 * share:.1f} % of those looked at)"
+        report.add("warning", f"{where}: {some}; they are not trained on and count in no statistics")
     groups = alike(zip(items, seen, strict=True))
     if confirm is not None:
         again = [item for same in groups for item, _ in same]
@@ -270,8 +280,10 @@ def alike(pairs: Iterable[tuple[Item, Seen]]) -> list[list[tuple[Item, Seen]]]:
 
 def seen_pixels(arrays: Iterable[np.ndarray], plain: Callable[[np.ndarray], bool]) -> Seen:
     """Content of decoded arrays [C, H, W]; `plain` says whether one shows nothing."""
-    digest, all_plain = hashlib.sha256(), True
+    digest, all_plain, gaps = hashlib.sha256(), True, 0.0
     for array in arrays:
+        gaps = max(gaps, float(np.ma.getmaskarray(array).mean()) if isinstance(array, np.ma.MaskedArray) else 0.0)
+        array = np.asarray(array)
         digest.update(f"{array.shape}{array.dtype}".encode() + array.tobytes())
         all_plain = all_plain and plain(array)
-    return Seen((), digest.hexdigest(), all_plain)
+    return Seen((), digest.hexdigest(), all_plain, gaps=gaps)

@@ -26,10 +26,12 @@ from fedrs_lightning.data.clients.normalisation import Normalisation, Statistics
 from fedrs_lightning.data.clients.partition import IID, Dirichlet, Partition, Shards
 from fedrs_lightning.data.packs.fields import Field, mean_std
 from fedrs_lightning.data.packs.files import DecodedFiles
-from fedrs_lightning.data.packs.folders import cache_folder
+from fedrs_lightning.data.packs.folders import cache_folder, ordered
 from fedrs_lightning.data.packs.images import ImagePack
+from fedrs_lightning.data.packs.index import SIDE
 from fedrs_lightning.data.packs.pack import Pack
 from fedrs_lightning.data.packs.source import PackedSource, Part
+from fedrs_lightning.data.packs.verification import Verification, Verify
 from fedrs_lightning.data.transforms.transform import Transform
 from fedrs_lightning.errors import ConfigError, DataError, one_of
 
@@ -85,6 +87,8 @@ class FederatedDataset:
         protocols: under which models are evaluated (docs/evaluation.md); null takes all that the data allow, and
             `global` and `personal_own` for domains.
         storage: `pack` decodes all samples once into the cache; `files` reads images anew for every batch, slowly.
+        verify: compare the bytes of packs with their hashes beside the run, which a damaged pack ends: `always`;
+            `once`, after they were written and whenever size, time or inode of a file changed; or `never`.
         label: honest name of the federation, for results.
         cache_dir: where decoded samples are packed; null means `$FEDRS_CACHE` or the platform's cache folder.
         seed: seed of split and partition; null takes the run's.
@@ -115,12 +119,14 @@ class FederatedDataset:
         augment: bool = True,
         protocols: list[str] | None = None,
         storage: Literal["pack", "files"] = "pack",
+        verify: Verify = "once",
         label: str | None = None,
         cache_dir: str | None = None,
         seed: int | None = None,
     ) -> None:
         given = dict(locals())
         self.root, self.normalise, self.image_size, self.augment = root, normalise, image_size, augment
+        self.verify: Verify = verify
         self.storage, self.label, self.cache_dir, self.seed = storage, label, cache_dir, seed
         self.alone = archive is not None and subfolders is None
         self.domains = _domains(archive, partition, domains, subfolders, num_clients, root)
@@ -140,10 +146,12 @@ class FederatedDataset:
         names, classes = [domain.name for domain in self.domains], [own.archive.class_names for own in self.domains]
         self.space = joint_classes(label_space, names, classes)
         self._packed: list[Path] = []
+        self.verification = Verification((), "never")
 
     def _check(self, protocols: list[str] | None) -> None:
         one_of("normalise", self.normalise or "published", ("published", "federated", "per_domain", "per_client"))
         one_of("storage", self.storage, ("pack", "files"))
+        one_of("verify", self.verify, ("always", "once", "never"))
         one_of("ground", self.rule.ground, ("disjoint", "shared"))
         one_of("split", self.split.split or "seeded", ("published", "seeded"))
         for name in protocols or ():
@@ -156,14 +164,18 @@ class FederatedDataset:
         if not 0 < split.train_fraction <= 1 or not 0 <= split.validation_fraction < 1:
             text = "train_fraction must be in (0, 1] and validation_fraction in [0, 1), got"
             raise ConfigError(f"{text} {split.train_fraction} and {split.validation_fraction}")
-        if self.image_size is not None and self.image_size < 1:
-            raise ConfigError(f"image_size must be at least 1 pixel or null, got {self.image_size}")
-        if crops.size < 1:
-            raise ConfigError(f"crop_size must be at least 1 pixel, got {crops.size}")
+        if self.image_size is not None and not 1 <= self.image_size <= SIDE:
+            raise ConfigError(f"image_size must be 1 to {SIDE} pixels or null, got {self.image_size}")
+        if not 1 <= crops.size <= SIDE:
+            raise ConfigError(f"crop_size must be 1 to {SIDE} pixels, got {crops.size}")
         if not 0 <= crops.test_overlap < crops.size:
             raise ConfigError(f"test_overlap must be in [0, crop_size), got {crops.test_overlap} and {crops.size}")
-        if crops.window < crops.size:
-            raise ConfigError(f"random_crops_from must be at least crop_size={crops.size}, got {crops.window}")
+        if not crops.size <= crops.window <= SIDE:
+            raise ConfigError(f"random_crops_from must be crop_size={crops.size} to {SIDE}, got {crops.window}")
+        if self.rule.min_samples < 0:
+            raise ConfigError(f"min_samples must be at least 0, got {self.rule.min_samples}")
+        if self.seed is not None and self.seed < 0:
+            raise ConfigError(f"seed must be at least 0 or null, got {self.seed}")
         if (size < 1) if isinstance(size, int) else size not in (None, "equal"):
             raise ConfigError(f"client_size must be equal, or at least 1, got {size}")
         archives = {domain.name: domain.archive for domain in self.domains}
@@ -231,10 +243,23 @@ class FederatedDataset:
         return self.archive.acquired(sample_id) if isinstance(self.archive, ImageArchive) else None
 
     def prepare(self) -> None:
-        """List all samples, decode and pack them; packs that exist are used as they are. Call it on one rank."""
+        """List all samples, decode and pack them; packs that exist are used as they are. Call it on one rank.
+
+        The bytes of packs are compared with their hashes from now on, beside what follows, see `verified`.
+        """
         samples = self._prepared(0)
         if self.storage == "pack":
             self._packed = [pack.pack(cache_folder(self.cache_dir)) for own in samples for pack in own.packs]
+            if not ordered():
+                self.verification = Verification(self._packed, self.verify)
+
+    def verified(self) -> None:
+        """Wait until the packs that `prepare` opened are compared with their hashes, where that is asked for.
+
+        Raises:
+            DataError: one is damaged; names its folder, the samples and a remedy.
+        """
+        self.verification.finish()
 
     def _prepared(self, seed: int) -> list[DomainSamples]:
         for domain in self.domains:
@@ -303,7 +328,7 @@ class FederatedDataset:
                     parts.append(Part(DecodedFiles(spec), where, table))
                     continue
                 folder = next(packed, None)
-                pack = spec.open(cache_folder(self.cache_dir)) if folder is None else Pack(folder)
+                pack = spec.open(cache_folder(self.cache_dir)) if folder is None else Pack(folder, self.verification)
                 parts.append(Part(pack, where if isinstance(spec, ImagePack) else f"{where}{spec.role}/", table))
         source, archive = PackedSource(parts, self.extras(samples, found)), self.archive
         normal = self._statistics(source, found)
@@ -369,7 +394,11 @@ class FederatedDataset:
         def measure(indices: np.ndarray) -> list[tuple[float, float]]:
             known: dict[str, tuple[float, float]] = {}
             for field, bands in self.band_names().items():
-                known |= dict(zip(bands, zip(*mean_std(*source.sums(indices, field)), strict=True), strict=True))
+                count, sums = source.sums(indices, field)
+                if not count:
+                    names = ", ".join(sorted({source.sample_ids[index] for index in indices[:3].tolist()}))
+                    raise DataError(f"{names}: all training pixels are declared as no data; check the images")
+                known |= dict(zip(bands, zip(*mean_std(count, sums), strict=True), strict=True))
             return [known[band] for band in self.archive.band_names]
 
         if kind == "per_client":

@@ -155,7 +155,9 @@ def _images(domain: Domain, listing: ImageListing, rule: SplitRule, seed: int) -
     if listing.labels.ndim == 1:
         attributes.setdefault("class_name", np.asarray(archive.class_names)[listing.labels])
     source, decode = partial(archive.fingerprint, listing), partial(archive.decode_sample, listing)
-    pack = ImagePack(archive.name, listing.ids, archive.fields(listing), archive.settings(), source, decode)
+    pack = ImagePack(
+        archive.name, listing.ids, archive.fields(listing), archive.settings(), source, decode, archive.gaps
+    )
     train, validation, test = parts
     return DomainSamples(domain, listing, [pack], train, validation, test, listing.labels, attributes, about)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import inf
 
 import numpy as np
 from numpy.random import Generator
 
 from fedrs_lightning.errors import ConfigError
 
+LARGEST = 1e12  # concentration: beyond it, draws overflow
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -44,8 +46,7 @@ def dirichlet_partition(
         ConfigError: impossible sizes, or none of `max_draws` draws gave every client `min_samples`.
     """
     _check_sizes(len(labels), num_clients)
-    if not alpha > 0:
-        raise ConfigError(f"Dirichlet: alpha must be > 0, got {alpha}")
+    _check_dirichlet(alpha, min_samples, max_draws)
     if min_samples * num_clients > len(labels):
         needed = f"{num_clients} clients with min_samples={min_samples} need {min_samples * num_clients} samples"
         raise ConfigError(f"Dirichlet: {needed}, but there are {len(labels)}; lower min_samples or num_clients")
@@ -76,8 +77,7 @@ def shard_partition(labels: np.ndarray, num_clients: int, shards_per_client: int
         One sorted index array a client; together they hold each of 0..N-1 exactly once.
     """
     _check_sizes(len(labels), num_clients)
-    if shards_per_client < 1:
-        raise ConfigError(f"Shards: shards_per_client must be at least 1, got {shards_per_client}")
+    _check_shards(shards_per_client)
     num_shards = num_clients * shards_per_client
     if num_shards > len(labels):
         wanted = f"{num_clients} clients x {shards_per_client} shards"
@@ -166,6 +166,7 @@ class IID(Partition):
     """
 
     def __init__(self, num_clients: int) -> None:
+        _check_clients(num_clients)
         self.num_clients = num_clients
 
     def split(self, labels: np.ndarray, attributes: Arrays, rng: Generator) -> Arrays:
@@ -184,6 +185,8 @@ class Dirichlet(Partition):
     """
 
     def __init__(self, num_clients: int, alpha: float, min_samples: int = 10, max_draws: int = 1000) -> None:
+        _check_clients(num_clients)
+        _check_dirichlet(alpha, min_samples, max_draws)
         self.num_clients, self.alpha, self.min_samples, self.max_draws = num_clients, alpha, min_samples, max_draws
 
     def split(self, labels: np.ndarray, attributes: Arrays, rng: Generator) -> Arrays:
@@ -200,6 +203,8 @@ class Shards(Partition):
     """
 
     def __init__(self, num_clients: int, shards_per_client: int = 2) -> None:
+        _check_clients(num_clients)
+        _check_shards(shards_per_client)
         self.num_clients, self.shards_per_client = num_clients, shards_per_client
 
     def split(self, labels: np.ndarray, attributes: Arrays, rng: Generator) -> Arrays:
@@ -235,14 +240,15 @@ class Proportional(Partition):
     ordered = True
 
     def __init__(self, num_clients: int, proportions: list[float] | None = None, by: str | None = None) -> None:
-        if num_clients < 1:
-            raise ConfigError(f"num_clients must be at least 1, got {num_clients}")
-        if proportions is not None and (len(proportions) != num_clients or not all(value > 0 for value in proportions)):
-            raise ConfigError(f"proportions needs one positive number a client, got {proportions}")
+        _check_clients(num_clients)
+        fits = proportions is None or (len(proportions) == num_clients and all(0 < each < inf for each in proportions))
+        if not fits:
+            raise ConfigError(f"proportions needs one positive, finite number a client, got {proportions}")
         self.num_clients, self.proportions, self.by = num_clients, proportions, by
 
     def split(self, labels: np.ndarray, attributes: Arrays, rng: Generator) -> Arrays:
         """See `proportional_partition`."""
+        _check_sizes(len(labels), self.num_clients)
         groups = None if self.by is None else _attribute(self, self.by, attributes)
         return _named(proportional_partition(len(labels), self.proportions or [1.0] * self.num_clients, groups, rng))
 
@@ -259,7 +265,24 @@ def _named(shares: list[np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _check_sizes(num_samples: int, num_clients: int) -> None:
-    if num_clients < 1:
-        raise ConfigError(f"num_clients must be at least 1, got {num_clients}")
+    _check_clients(num_clients)
     if num_clients > num_samples:
         raise ConfigError(f"{num_clients} clients but only {num_samples} training samples; lower num_clients")
+
+
+def _check_clients(num_clients: int) -> None:
+    if num_clients < 1:
+        raise ConfigError(f"num_clients must be at least 1, got {num_clients}")
+
+
+def _check_shards(shards_per_client: int) -> None:
+    if shards_per_client < 1:
+        raise ConfigError(f"Shards: shards_per_client must be at least 1, got {shards_per_client}")
+
+
+def _check_dirichlet(alpha: float, min_samples: int, max_draws: int) -> None:
+    if not 0 < alpha <= LARGEST:
+        raise ConfigError(f"Dirichlet: alpha must be > 0 and at most {LARGEST:g}, got {alpha}")
+    if min_samples < 0 or max_draws < 1:
+        got = f"got {min_samples} and {max_draws}"
+        raise ConfigError(f"Dirichlet: min_samples must be at least 0 and max_draws at least 1, {got}")

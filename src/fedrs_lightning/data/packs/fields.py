@@ -49,6 +49,16 @@ def moments_of(samples: np.ndarray) -> np.ndarray:
     return np.stack([wide.sum(axis=2), np.square(wide).sum(axis=2)], axis=1)
 
 
+def filled(values: np.ndarray) -> np.ndarray:
+    """An array of a sample as it is stored: 0, which adds nothing to moments, where a masked one has no data."""
+    return values.filled(0) if isinstance(values, np.ma.MaskedArray) else values
+
+
+def pixels_of(values: np.ndarray) -> int:
+    """Number of pixels of an array [C, ...] that are data."""
+    return int(values[0].count()) if isinstance(values, np.ma.MaskedArray) else values[0].size
+
+
 def exact_sums(moments: np.ndarray) -> list[list[int]]:
     """Sum of int64 moments [N, 2, C] over N without overflow."""
     sums = np.zeros(moments.shape[1:], dtype=object)  # of Python integers

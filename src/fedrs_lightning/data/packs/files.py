@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrs_lightning.data.packs.fields import moments_of
+from fedrs_lightning.data.packs.fields import filled, moments_of, pixels_of
 from fedrs_lightning.data.packs.images import ImagePack
 from fedrs_lightning.data.packs.residence import Shelf
 from fedrs_lightning.progress import Meter, in_threads
@@ -36,28 +36,30 @@ class DecodedFiles:
 
         def decode(row: int, number: int) -> None:
             for name, values in self.spec.decode(number).items():
-                arrays[name][row] = values
+                arrays[name][row] = filled(values)
 
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(decode, range(len(rows)), rows.tolist()))
 
     def moments(self, field: str) -> np.ndarray:
         """See `Pack.moments`; decodes every file once."""
-        return self._moments[field]
+        return self._measured[0][field]
 
     def pixels(self, field: str) -> np.ndarray:
         """See `Pack.pixels`."""
-        return np.full(len(self), int(np.prod(self.fields[field].shape[1:])), np.int64)
+        return self._measured[1][field]
 
     @cached_property
-    def _moments(self) -> Mapping[str, np.ndarray]:
+    def _measured(self) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
         found = {name: np.empty((len(self), 2, field.shape[0]), np.int64) for name, field in self.fields.items()}
+        pixels = {name: np.zeros(len(self), np.int64) for name in self.fields}
 
         def measure(number: int) -> int:
             for name, values in self.spec.decode(number).items():
-                found[name][number] = moments_of(values[None])[0]
+                found[name][number] = moments_of(filled(values)[None])[0]
+                pixels[name][number] = pixels_of(values)
             return 1
 
         size = sum(field.nbytes for field in self.fields.values())
         in_threads(measure, range(len(self)), THREADS, Meter(f"reading {self.spec.name}", len(self), 0, size))
-        return found
+        return found, pixels

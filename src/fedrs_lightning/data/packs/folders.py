@@ -63,6 +63,11 @@ def packing(threads: int | None = None, verify: bool = False) -> Iterator[Orders
         _ORDERS.reset(token)
 
 
+def ordered() -> bool:
+    """Whether `packing` gives orders now, so that the packs themselves are what is wanted, and no run."""
+    return _ORDERS.get() is not None
+
+
 def cache_folder(given: str | os.PathLike[str] | None) -> Path:
     """Where packs are kept: the argument, else `$FEDRS_CACHE`, else our folder in the platform's cache folder."""
     if given is None:

@@ -17,16 +17,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedrs_lightning.data.packs.crops import crop_index
-from fedrs_lightning.data.packs.fields import Field
 from fedrs_lightning.data.packs.folders import build
+from fedrs_lightning.data.packs.index import DAMAGED, UNREADABLE, read_index
 from fedrs_lightning.data.packs.residence import MappedArray, Shelf
-from fedrs_lightning.data.packs.shards import Plan
-from fedrs_lightning.errors import DataError, RunError
-from fedrs_lightning.files import read_json
+from fedrs_lightning.data.packs.shards import Plan, read_table
+from fedrs_lightning.data.packs.verification import Verification
+from fedrs_lightning.errors import DataError
 
-FORMAT = 3
-DAMAGED = "{}: the pack is damaged ({}); delete this folder, it is made again"
+FORMAT = 4
 
 
 class PackSpec(ABC):
@@ -61,7 +59,7 @@ class PackSpec(ABC):
         """
         return build(lambda: self.folder(cache), self.name, self.plan(), self.threads)
 
-    def open(self, cache: Path) -> Pack:
+    def open(self, cache: Path, verification: Verification | None = None) -> Pack:
         """The pack, made before.
 
         Raises:
@@ -71,7 +69,7 @@ class PackSpec(ABC):
         if not folder.is_dir():
             remedy = "call prepare() first, and on several nodes share cache_dir"
             raise DataError(f"{folder}: not packed yet, or the files changed; {remedy}")
-        return Pack(folder)
+        return Pack(folder, verification)
 
 
 class Pack:
@@ -85,36 +83,57 @@ class Pack:
         mapped: [N, *shape] array of each field.
         tables: other values of each sample, [N, ...], such as `image.moments`.
         crops: where the samples lie in their tiles; None where a sample is an image of its own.
+        verification: whose findings end the next `read`; None for none.
 
     Raises:
         DataError: the pack is damaged; names its folder.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, verification: Verification | None = None) -> None:
+        index = read_index(folder)
+        self.fields, self.crops, self.sample_ids = index.arrays, index.crops, index.sample_ids
+        self.folder, self.digest, count = folder, index.sha256, index.count
+        self.verification = verification
         try:
-            index = read_json(folder / "index.json")
-            self.fields = {name: Field(tuple(own["shape"]), own["dtype"]) for name, own in index["arrays"].items()}
-            self.crops = crop_index(index["tiles"], index["size"], index["overlap"]) if "tiles" in index else None
-            self.sample_ids: tuple[str, ...] = tuple(index["sample_ids"] if self.crops is None else self.crops.ids)
             self.mapped = {name: MappedArray(folder / f"{name}.npy") for name in self.fields}
-            self.tables = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in index["tables"]}
-            self.folder, self.digest, count = folder, str(index["sha256"]), len(self.sample_ids)
-        except (RunError, OSError, ValueError, KeyError, TypeError) as error:
+            self.tables = {name: read_table(folder / f"{name}.npy") for name in index.tables}
+            self._states = {folder / f"{name}.npy": (folder / f"{name}.npy").stat() for name in self.fields}
+        except UNREADABLE as error:
             raise DataError(DAMAGED.format(folder, error)) from None
         expected = {name: ((count, *field.shape), field.dtype) for name, field in self.fields.items()}
         found = {name: (each.array.shape, str(each.array.dtype)) for name, each in self.mapped.items()}
         wrong = [name for name in expected if found[name] != expected[name]]
-        wrong += [name for name, table in self.tables.items() if len(table) != count]
+        wrong += [name for name, table in self.tables.items() if table.shape[:1] != (count,)]
         if wrong:
             raise DataError(DAMAGED.format(folder, f"{wrong[0]}.npy does not fit"))
+        for name, table in self.tables.items():  # before anything is counted
+            if hashlib.sha256(table.tobytes()).hexdigest() != index.tables[name]:
+                raise DataError(DAMAGED.format(folder, f"{name}.npy holds other values"))
 
     def __len__(self) -> int:
         return len(self.sample_ids)
 
     def read(self, rows: Tensor, out: Mapping[str, Tensor], shelf: Shelf) -> None:
-        """Put samples `rows`, int64, into `out` [len(rows), *shape] as bits; all on the shelf's device."""
+        """Put samples `rows`, int64, into `out` [len(rows), *shape] as bits; all on the shelf's device.
+
+        Raises:
+            DataError: the pack was found to be damaged, or a file of it was cut.
+        """
+        if self.verification is not None:
+            self.verification.look()
+        self._refuse_cut_files()
         for name, values in out.items():
             shelf.select(self.mapped[name], rows, values)
+
+    def _refuse_cut_files(self) -> None:
+        """To touch a mapped page beyond the end of a file would end the process by SIGBUS, without a word."""
+        for path, state in self._states.items():
+            try:
+                now = path.stat()
+            except OSError:
+                continue  # it was moved, or removed: what is mapped stays
+            if now.st_size < state.st_size and now.st_ino == state.st_ino:
+                raise DataError(DAMAGED.format(self.folder, f"{path.name} was cut while it was read"))
 
     def moments(self, field: str) -> np.ndarray:
         """Sum and sum of squares over each sample's pixels, without those beyond a tile's edge; int64 [N, 2, C]."""
@@ -122,9 +141,8 @@ class Pack:
 
     def pixels(self, field: str) -> np.ndarray:
         """Number of pixels that `moments` counts, int64 [N]."""
-        if self.crops is not None:
-            return self.tables["pixels"]
-        return np.full(len(self), int(np.prod(self.fields[field].shape[1:])), np.int64)
+        found = self.tables.get("pixels" if self.crops is not None else f"{field}.pixels")
+        return np.full(len(self), int(np.prod(self.fields[field].shape[1:])), np.int64) if found is None else found
 
 
 def fingerprint(files: Iterable[tuple[str, Path]]) -> str:

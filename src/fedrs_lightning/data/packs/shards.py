@@ -10,11 +10,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,8 +25,9 @@ from typing import Any
 import numpy as np
 
 from fedrs_lightning.data.packs.fields import Field
-from fedrs_lightning.errors import RunError
-from fedrs_lightning.files import atomic_path, read_json, write_text
+from fedrs_lightning.data.packs.index import UNREADABLE, PackIndex, read_index
+from fedrs_lightning.errors import DataError
+from fedrs_lightning.files import atomic_path, write_text
 from fedrs_lightning.progress import Meter, in_threads
 
 READ = 8 * 2**20  # bytes
@@ -260,37 +263,60 @@ def _conclude(folder: Path, plan: Plan, shards: Sequence[_Shard]) -> None:
 def damages(folder: Path, threads: int | None = None) -> list[str]:
     """What is wrong with a finished pack: shards whose bytes are not those of the index, tables and index themselves.
 
-    Every byte is read. An empty list says that the pack is whole.
+    Every byte is read, and a bar shows how far. An empty list says that the pack is whole.
     """
     try:
-        index = read_json(folder / "index.json")
-        shards, arrays, tables = index["shards"], index["arrays"], index["tables"]
-    except (RunError, OSError, KeyError, TypeError) as error:
-        return [f"index.json cannot be used ({error})"]
+        index = read_index(folder)
+    except DataError as error:
+        return [str(error).removeprefix(f"{folder}: ")]
+    size = sum(entry.nbytes for entry in index.arrays.values())
+    return damages_of(folder, index, threads, Meter(f"checking {folder.name}", index.count, 0, size))
+
+
+def damages_of(folder: Path, index: PackIndex, threads: int | None = None, meter: Meter | None = None) -> list[str]:
+    """As `damages`, of a pack whose index was read; without a meter nothing is shown."""
     damaged: dict[int, str] = {}
-    count = shards[-1]["stop"] if shards else 0
-    entries = {name: Field(tuple(entry["shape"]), entry["dtype"]) for name, entry in arrays.items()}
 
     def compare(number: int) -> int:
-        shard = shards[number]
-        first, stop = shard["first"], shard["stop"]
-        hashes = {name: _stored(folder / f"{name}.npy", own, count, first, stop) for name, own in entries.items()}
-        if wrong := [f"{name}.npy" for name, found in hashes.items() if found != shard["sha256"][name]]:
+        shard = index.shards[number]
+        first, stop = shard.first, shard.stop
+        own = index.arrays.items()
+        hashes = {name: _stored(folder / f"{name}.npy", entry, index.count, first, stop) for name, entry in own}
+        if wrong := [f"{name}.npy" for name, found in hashes.items() if found != shard.sha256[name]]:
             damaged[number] = f"shard {number} (samples {first} to {stop - 1}): {', '.join(wrong)}"
-        return int(stop - first)
+        return stop - first
 
-    size = sum(entry.nbytes for entry in entries.values())
-    in_threads(compare, range(len(shards)), threads, Meter(f"checking {folder.name}", count, 0, size))
+    if meter is None:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(compare, range(len(index.shards))))
+    else:
+        in_threads(compare, range(len(index.shards)), threads, meter)
     lines = [damaged[number] for number in sorted(damaged)]
-    for name, expected in tables.items():
+    for name, expected in index.tables.items():
         try:
-            table = np.load(folder / f"{name}.npy", allow_pickle=False)
-        except (OSError, ValueError) as error:
+            table = read_table(folder / f"{name}.npy")
+        except UNREADABLE as error:
             lines.append(f"{name}.npy cannot be read ({error})")
         else:
             if hashlib.sha256(table.tobytes()).hexdigest() != expected:
                 lines.append(f"{name}.npy holds other values")
     return lines
+
+
+def read_table(path: Path) -> np.ndarray:
+    """A table of a pack.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or is not as long as its header says.
+    """
+    with path.open("rb") as file:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError("has another format")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        left = path.stat().st_size - file.tell()
+        if dtype != np.int64 or math.prod(shape) * 8 != left:
+            raise ValueError("is no table of its length")
+        return np.frombuffer(file.read(), np.int64).reshape(shape)
 
 
 def _stored(path: Path, entry: Field, count: int, first: int, stop: int) -> str:
@@ -301,7 +327,7 @@ def _stored(path: Path, entry: Field, count: int, first: int, stop: int) -> str:
             if shape != (count, *entry.shape) or dtype != np.dtype(entry.dtype):
                 return ""
             return _sha256(file.fileno(), file.tell() + first * entry.nbytes, (stop - first) * entry.nbytes)
-    except (OSError, ValueError):
+    except UNREADABLE:
         return ""
 
 

@@ -26,9 +26,10 @@ THREADS = 4  # tiles at a time: bounds memory
 
 @dataclass(frozen=True)
 class CropPack(PackSpec):
-    """Crops that are packed: `image` [C, size, size] and `mask` uint8 [size, size]; beyond the tile's edge 0 and 255.
+    """Crops that are packed: `image` [C, size, size] and `mask` uint8 [size, size]; 0 and 255 beyond the tile's edge
+    and where the image is no data.
 
-    Tables of the pack: `image.moments`; `pixels` inside the tile, int64 [N]; `counts` int64 [N, K + 1], pixels of each
+    Tables of the pack: `image.moments`; `pixels` that are data, int64 [N]; `counts` int64 [N, K + 1], pixels of each
     class in the mask, and ignored ones last; `unknown` int64 [N], pixels of a tile whose colour or value means nothing,
     in the row of its first crop.
 
@@ -106,6 +107,7 @@ def _cut(spec: CropPack, index: CropIndex, first: int, stop: int, put: Put) -> d
     counts, unknown = np.zeros((count, spec.num_classes + 1), np.int64), np.zeros(count, np.int64)
     with tile.open() as opened:
         images, ids = Buffered(opened.image), Buffered(opened.ids)
+        valid = None if opened.valid is None else Buffered(opened.valid)
         rows = columns = np.empty(0, np.int64)
         if spec.role == "test":
             rows, columns = np.unique(index.row[crops]), np.unique(index.column[crops])
@@ -116,6 +118,11 @@ def _cut(spec: CropPack, index: CropIndex, first: int, stop: int, put: Put) -> d
             mask = np.full((side, side), IGNORE, dtype=np.uint8)
             image[:, :bottom, :right] = images.rows(row, row + bottom)[:, :, column : column + right]
             mask[:bottom, :right] = ids.rows(row, row + bottom)[0, :, column : column + right]
+            if valid is not None:
+                gone = valid.rows(row, row + bottom)[0, :, column : column + right] == 0
+                image[:, :bottom, :right][:, gone] = 0
+                mask[:bottom, :right][gone] = IGNORE
+                pixels[place] -= np.count_nonzero(gone)
             if spec.role == "test":
                 mine = (rows[row : row + bottom] == row)[:, None] & (columns[column : column + right] == column)
                 mask[:bottom, :right][~mine] = IGNORE

@@ -14,6 +14,7 @@ from fedrs_lightning.errors import ConfigError, DataError
 IGNORE = 255
 TOLERANCE = 8  # grey levels a channel; the known stray colour (252, 255, 0) is 3 away from the car's
 MOST_UNKNOWN = 0.01  # share of a file's pixels
+LOWEST, HIGHEST = -(2**31), 2**32 - 1  # of a label's values: those of int32 and uint32
 
 
 @dataclass(frozen=True)
@@ -86,12 +87,13 @@ class Values:
         """Ids of numbers, and how many pixels had none; as `Palette.decode`, but exact.
 
         Args:
-            pixels: unsigned integers [1, h, w].
+            pixels: integers [1, h, w].
         """
         if pixels.dtype == np.uint8:
             table, known = np.full(256, IGNORE, dtype=np.uint8), np.zeros(256, dtype=bool)
-            table[list(self.values)] = np.arange(len(self.values), dtype=np.uint8)
-            known[[*self.values, *self.ignored]] = True
+            for label, value in enumerate((*self.values, *self.ignored)):
+                if 0 <= value < 256:
+                    table[value], known[value] = label if label < len(self.values) else IGNORE, True
             return table[pixels[0]], int(np.count_nonzero(~known[pixels[0]]))
         ids, unknown = np.full(pixels.shape[1:], IGNORE, dtype=np.uint8), ~np.isin(pixels[0], self.ignored)
         for label, value in enumerate(self.values):
@@ -156,8 +158,8 @@ def class_table(classes: Mapping[str, int | Sequence[int]], ignored: Sequence[in
         raise ConfigError("classes and ignored must be all colours [red, green, blue] or all values, not both")
     if any(len(colour) != 3 or not all(0 <= part <= 255 for part in colour) for colour in colours):
         raise ConfigError("a colour of classes or ignored must be three numbers of 0 to 255")
-    if any(not 0 <= number <= 65535 for number in numbers):
-        raise ConfigError("a value of classes or ignored must be 0 to 65535")
+    if any(not LOWEST <= number <= HIGHEST for number in numbers):
+        raise ConfigError(f"a value of classes or ignored must be {LOWEST} to {HIGHEST}")
     if len(set(colours)) + len(set(numbers)) != len(entries):
         raise ConfigError("classes and ignored name a colour or value twice")
     names, count = tuple(classes), len(classes)
@@ -165,6 +167,16 @@ def class_table(classes: Mapping[str, int | Sequence[int]], ignored: Sequence[in
         return Values(names, tuple(numbers[:count]), tuple(numbers[count:]))
     triples = [(colour[0], colour[1], colour[2]) for colour in colours]
     return Palette(names, tuple(triples[:count]), tuple(triples[count:]))
+
+
+def unknown_example(table: ClassTable, pixels: np.ndarray) -> str:
+    """The most frequent colour or value of pixels [C, h, w] that a table does not know, in words."""
+    found, counts = np.unique(pixels.reshape(len(pixels), -1), axis=1, return_counts=True)
+    for place in np.argsort(-counts, kind="stable"):
+        if table.decode(found[:, place, None, None])[1]:
+            own = found[:, place].tolist()
+            return str(tuple(own)) if len(own) > 1 else str(own[0])
+    raise ValueError("the table knows all of them")
 
 
 class LabelDecoder:
@@ -181,10 +193,20 @@ class LabelDecoder:
         self.table, self.path, self.strict = table, path, strict
         self.hint = hint or "is it an image and no label, or are image and label interchanged?"
         self.unknown = self.pixels = 0
+        self.example = ""
 
-    def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        """Ids uint8 [1, h, w] of [3, h, w] colours or [1, h, w] values."""
+    def __call__(self, pixels: np.ndarray, nothing: np.ndarray | None = None) -> np.ndarray:
+        """Ids uint8 [1, h, w] of [3, h, w] colours or [1, h, w] values; `nothing` bool [h, w] is no data, so 255."""
+        if nothing is not None and nothing.any():
+            table = self.table
+            known = table.colours[0] if isinstance(table, Palette) else table.values[:1]
+            pixels = np.where(nothing, np.asarray(known)[:, None, None], pixels.astype(np.int64))
+            pixels = pixels.astype(np.uint8) if isinstance(table, Palette) else pixels
         ids, unknown = self.table.decode(pixels)
+        if unknown and not self.example:
+            self.example = unknown_example(self.table, pixels)
+        if nothing is not None:
+            ids[nothing] = IGNORE
         self.unknown += unknown
         self.pixels += ids.size
         return ids[None]
@@ -200,5 +222,7 @@ class LabelDecoder:
                 "colours outside the palette" if isinstance(self.table, Palette) else "values outside the class table"
             )
             what = self.strict or f"{outside} (more than 1 %)"
-            raise DataError(f"{self.path}: {self.unknown} of {self.pixels} pixels have {what}; {self.hint}")
+            raise DataError(
+                f"{self.path}: {self.unknown} of {self.pixels} pixels have {what}, such as {self.example}; {self.hint}"
+            )
         return self.unknown

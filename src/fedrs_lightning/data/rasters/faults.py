@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
 from pathlib import Path
 
-from PIL import Image
+from PIL.TiffImagePlugin import TiffImageFile
 
 from fedrs_lightning.data.rasters.class_tables import ClassTable, Palette, Values
+from fedrs_lightning.data.rasters.declared import RasterFile, code_fault
 from fedrs_lightning.data.rasters.rows import Rows
 from fedrs_lightning.errors import DataError
 
@@ -17,6 +19,8 @@ _warned: list[str] = []
 
 def image_fault(raster: Rows, bands: int) -> str:
     """What is wrong with an image that needs so many 8-bit bands; empty where nothing is."""
+    if coded := code_fault(raster):
+        return coded
     if raster.dtype != "uint8":
         return f"holds {raster.dtype} pixels, a re-export; the delivered files are uint8, replace it from the archive"
     few = "it may be a label; " if raster.bands == 1 else ""
@@ -67,14 +71,30 @@ def check_sizes(image_path: Path, image: Rows, label_path: Path, label: Rows) ->
         raise DataError(f"{label_path}: is {sizes[0]}, but its image {image_path.name} is {sizes[1]}; {remedy}")
 
 
+def check_no_data(path: Path, label: Rows, table: ClassTable) -> None:
+    """Refuse a label that declares a class of the table as no data: one of them is wrong.
+
+    Raises:
+        DataError: names the file, the class and a remedy.
+    """
+    if not isinstance(label, RasterFile) or label.no_data is None:
+        return
+    values = [(own,) * 3 for own in table.values] if isinstance(table, Values) else table.colours
+    for name, value in zip(table.names, values, strict=True):
+        if set(value) == {label.no_data}:
+            declared = f"declares {value[0]} as no data, but classes names it '{name}'"
+            remedy = "remove the declaration (gdal_edit.py -unsetnodata), or move the value from classes to ignored"
+            raise DataError(f"{path}: {declared}; {remedy}")
+
+
 def missing_bytes(path: Path) -> int:
     """How much shorter a TIFF is than its directory says."""
     try:
-        with Image.open(path) as image:
-            tags = image.tag_v2  # type: ignore[attr-defined]
+        with TiffImageFile(str(path)) as image:
+            tags = image.tag_v2
             offsets = next((tags[tag] for tag in _OFFSETS if tag in tags), ())
             counts = next((tags[tag] for tag in _COUNTS if tag in tags), ())
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except (OSError, SyntaxError, ValueError, TypeError, LookupError, OverflowError, struct.error):
         return 0  # a form that this library does not know; reading the rows decides
     ends = [int(offset) + int(count) for offset, count in zip(offsets, counts, strict=False)]
     return max(0, max(ends, default=0) - path.stat().st_size)

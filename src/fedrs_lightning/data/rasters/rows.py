@@ -6,22 +6,20 @@ resample, cut out a window; whatever is stacked, a row of the file is decoded on
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from PIL import Image, ImageFile, UnidentifiedImageError
 
+from fedrs_lightning.data.rasters.declared import RasterFile, readable
+from fedrs_lightning.data.rasters.geotiff import GeoTIFF, opened
+from fedrs_lightning.data.rasters.pictures import Picture
 from fedrs_lightning.errors import DataError
 
 GEOTIFF = (".tif", ".tiff")
 PICTURE = (".png", ".jpg", ".jpeg")
-CACHE_MB = 64  # of GDAL, whose own default is a twentieth of the machine's memory
-_MODES = {"L": "uint8", "P": "uint8", "RGB": "uint8", "RGBA": "uint8", "LA": "uint8", "I;16": "uint16"}
 
 
 class Rows(Protocol):
@@ -178,111 +176,29 @@ class Mosaic:
 
 
 @contextmanager
-def open_rows(path: Path) -> Iterator[Rows]:
-    """Open a GeoTIFF (by window) or a PNG or JPEG (decoded at the first read). A palette PNG gives its index array.
+def open_rows(path: Path, *, numbers: bool = False) -> Iterator[RasterFile]:
+    """Open a GeoTIFF (by window) or a PNG or JPEG (decoded at the first read).
+
+    Args:
+        path: of the file. A palette gives its numbers.
+        numbers: the pixels are class numbers: those of 1, 2 or 4 bits are read as they are stored. Otherwise they are
+            brightnesses, and stretched to 8 bits.
 
     Raises:
         DataError: missing, unreadable, truncated or of an unknown kind; names the file and a remedy.
     """
     if path.suffix.lower() in GEOTIFF:
-        with _geotiff(path) as rows:
-            yield rows
+        readable(path)
+        with opened(path, "GTiff") as raster:
+            yield GeoTIFF(path, raster, numbers)
     elif path.suffix.lower() in PICTURE:
-        yield _Picture(path)
+        yield Picture(path, numbers)
     else:
         kinds = ", ".join(GEOTIFF + PICTURE)
         raise DataError(f"{path}: rasters must be {kinds}; convert it or move it out of the folder")
 
 
-def read_whole(path: Path) -> np.ndarray:
-    """All of a raster, [C, H, W]."""
-    with open_rows(path) as raster:
+def read_whole(path: Path, *, numbers: bool = False) -> np.ndarray:
+    """All of a raster, [C, H, W], see `open_rows`."""
+    with open_rows(path, numbers=numbers) as raster:
         return raster.rows(0, raster.height)
-
-
-@contextmanager
-def _geotiff(path: Path) -> Iterator[Rows]:
-    import rasterio
-    from rasterio.errors import NotGeoreferencedWarning, RasterioError
-
-    _readable(path)
-    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)  # georeference is not used
-    try:
-        with rasterio.Env(GDAL_CACHEMAX=CACHE_MB), rasterio.open(path) as raster:
-            yield _GeoTIFF(path, raster)
-    except RasterioError as error:
-        raise DataError(f"{path}: cannot be read as a GeoTIFF ({_short(error)}); replace it from the archive") from None
-
-
-class _GeoTIFF:
-    def __init__(self, path: Path, raster: object) -> None:
-        self.path, self._raster = path, raster
-        self.bands, self.height, self.width = raster.count, raster.height, raster.width  # type: ignore[attr-defined]
-        kinds = set(raster.dtypes)  # type: ignore[attr-defined]
-        self.dtype = kinds.pop() if len(kinds) == 1 else "mixed"
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        from rasterio.errors import RasterioError
-        from rasterio.windows import Window as RasterWindow
-
-        try:
-            return np.asarray(self._raster.read(window=RasterWindow(0, start, self.width, stop - start)))  # type: ignore[attr-defined]
-        except RasterioError as error:
-            remedy = "it is truncated or damaged, replace it from the archive"
-            raise DataError(f"{self.path}: cannot be decoded at row {start} ({_short(error)}); {remedy}") from None
-
-
-class _Picture:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._pixels: np.ndarray | None = None
-        with open_picture(self.path) as image:
-            self.width, self.height = image.size
-            self.mode = image.mode
-        if self.mode not in _MODES:
-            raise DataError(f"{path}: is of mode {self.mode}; save it as grey, palette, RGB or RGBA, or as a GeoTIFF")
-        self.bands, self.dtype = Image.getmodebands(self.mode), _MODES[self.mode]
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        if self._pixels is None:
-            with open_picture(self.path) as image:
-                pixels = np.asarray(image)
-            self._pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-        return np.ascontiguousarray(self._pixels[:, start:stop])
-
-
-@contextmanager
-def open_picture(path: Path) -> Iterator[Image.Image]:
-    """Open a PNG or JPEG with Pillow.
-
-    Raises:
-        DataError: missing, unreadable, truncated or no picture; names the file and a remedy.
-    """
-    if ImageFile.LOAD_TRUNCATED_IMAGES:
-        raise DataError("PIL.ImageFile.LOAD_TRUNCATED_IMAGES is on, which hides broken images; switch it off")
-    _readable(path)
-    try:
-        with Image.open(path) as image:
-            yield image
-    except UnidentifiedImageError:
-        raise DataError(f"{path}: not an image; replace it from the archive") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: cannot be decoded ({error}); replace it from the archive") from None
-
-
-def gdal_version() -> str:
-    """Library that decodes GeoTIFFs, with its versions."""
-    import rasterio
-
-    return f"rasterio {rasterio.__version__}, gdal {rasterio.__gdal_version__}"
-
-
-def _readable(path: Path) -> None:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; unpack the archive again")
-    if not os.access(path, os.R_OK):
-        raise DataError(f"{path}: no permission to read it; run chmod u+r on it")
-
-
-def _short(error: Exception) -> str:
-    return str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__

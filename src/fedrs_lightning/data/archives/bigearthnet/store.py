@@ -13,7 +13,7 @@ import numpy as np
 
 from fedrs_lightning.data.archives.bigearthnet import files as layout
 from fedrs_lightning.data.archives.folders import names_in
-from fedrs_lightning.data.rasters.rows import gdal_version
+from fedrs_lightning.data.rasters.geotiff import gdal_version
 from fedrs_lightning.errors import DataError
 
 if TYPE_CHECKING:

@@ -17,7 +17,9 @@ from fedrs_lightning.data.archives.eurosat.lists import read_attributes, read_sp
 from fedrs_lightning.data.archives.folders import synthetic_facts
 from fedrs_lightning.data.packs.fields import Field
 from fedrs_lightning.data.rasters.faults import has_end_mark
-from fedrs_lightning.data.rasters.rows import gdal_version, open_picture, open_rows
+from fedrs_lightning.data.rasters.geotiff import gdal_version
+from fedrs_lightning.data.rasters.pictures import open_picture
+from fedrs_lightning.data.rasters.rows import open_rows
 from fedrs_lightning.errors import DataError, one_of
 
 if TYPE_CHECKING:

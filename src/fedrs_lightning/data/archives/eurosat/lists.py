@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrs_lightning.data.archives.tables import read_table
+from fedrs_lightning.data.archives.tables import read_lines, read_table
 from fedrs_lightning.errors import DataError
 
 
@@ -35,7 +35,7 @@ def read_split_lists(split: str | os.PathLike[str], name: str, sample_ids: Seque
         if not path.is_file():
             remedy = "set lists to the folder (or path start) of -train, -val and -test.txt"
             raise DataError(f"{path}: no such split list; {remedy}")
-        names = [Path(line.strip()).stem for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        names = [Path(line).stem for line in read_lines(path)]
         unknown = [stem for stem in names if stem not in index]
         if unknown:
             raise DataError(f"{path}: names {len(unknown)} tiles that are not in the data folder, such as {unknown[0]}")

@@ -188,7 +188,7 @@ class ISPRSArchive(TileArchive):
 
     def _reading(self, table: Any, hint: str) -> Reading:
         table = table if self.clutter == "class" else without(table, "clutter")
-        return Reading(self._order, table, hint, mix=self._mix(), factor=self._factor)
+        return Reading(self._order, table, hint, mix=self._mix(), factor=self._factor, fourth_is_data=True)
 
     def _converted(self, found: ISPRSFiles) -> tuple[list[Tile], list[Tile], dict[str, Any]]:
         assert found.converted is not None

@@ -90,7 +90,7 @@ def converted_tile(name: str, pieces: dict[Box, tuple[Path, Path]], reading: Rea
         DataError: a piece has another size than its name says, colours, or other bands; names the file.
     """
     for (_, _, height, width), (image_path, label_path) in pieces.items():
-        with open_rows(image_path) as image, open_rows(label_path) as label:
+        with open_rows(image_path) as image, open_rows(label_path, numbers=True) as label:
             check_pair(image_path, image, label_path, label, 3, reading.table)
             if (image.height, image.width) != (height, width):
                 there = f"is {image.height} x {image.width}, but its name says {height} x {width}"
@@ -105,7 +105,7 @@ def _open_converted(name: str, pieces: dict[Box, tuple[Path, Path]], reading: Re
     cache = lru_cache(maxsize=max(8, 2 * round(len(pieces) ** 0.5) + 4))  # about two rows of pieces
     read = cache(lambda path: read_whole(path)[:3])
     decoders = {label: reading.decoder(label) for _, label in pieces.values()}
-    decode = cache(lambda path: decoders[path](read_whole(path)))
+    decode = cache(lambda path: decoders[path](read_whole(path, numbers=True)))
     images = [(*box, partial(read, image)) for box, (image, _) in pieces.items()]
     labels = [(*box, partial(decode, label)) for box, (_, label) in pieces.items()]
     image, ids = (Mosaic(parts, bands, "uint8", f"tile {name}") for parts, bands in ((images, 3), (labels, 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,9 @@ from fedrs_lightning.data.archives.folders import synthetic_facts
 from fedrs_lightning.data.archives.own.image_format import RESIZE, ImageFormat
 from fedrs_lightning.data.archives.own.listing import scan_folders, scan_table
 from fedrs_lightning.data.packs.fields import Field
-from fedrs_lightning.data.rasters.rows import gdal_version, open_rows
+from fedrs_lightning.data.packs.index import SIDE
+from fedrs_lightning.data.rasters.geotiff import gdal_version
+from fedrs_lightning.data.rasters.rows import open_rows
 from fedrs_lightning.errors import ConfigError, one_of
 
 
@@ -23,7 +26,9 @@ class OwnImages(ImageArchive):
 
     Without `table`, `root` holds one folder a class. A table has a row for each image, with columns `path` and `label`
     (or `labels`), and, where wanted, `client` and `split` (`train`, `validation`, `test`); further columns are
-    attributes for the partition `ByAttribute`. Georeference is not used. The data are never written to.
+    attributes for the partition `ByAttribute`. Georeference is not used. The data are never written to. Pixels that an
+    image declares as no data (a value, a mask inside the file, an alpha channel that is not among the bands) are stored
+    as 0 and count in no statistics.
 
     Args:
         root: folder of the images; relative paths, also that of the table, start from it.
@@ -43,7 +48,7 @@ class OwnImages(ImageArchive):
         std: deviation of each band after `scale`.
     """
 
-    name = "folder"
+    name, gaps = "folder", True
 
     def __init__(
         self,
@@ -78,10 +83,12 @@ class OwnImages(ImageArchive):
         if mean is not None and std is not None and (not len(mean) == len(std) == in_channels or min(std) <= 0):
             needed = f"mean and std need in_channels={in_channels} numbers, and std above 0"
             raise ConfigError(f"{needed}, got {mean} and {std}")
-        if image_size is not None and image_size < 1:
-            raise ConfigError(f"image_size must be at least 1 pixel or null, got {image_size}")
-        if scale is not None and not scale > 0:
-            raise ConfigError(f"scale must be above 0 or null, got {scale}")
+        if mean is not None and std is not None and not all(map(math.isfinite, (*mean, *std))):
+            raise ConfigError(f"mean and std must be finite, got {mean} and {std}")
+        if image_size is not None and not 1 <= image_size <= SIDE:
+            raise ConfigError(f"image_size must be 1 to {SIDE} pixels or null, got {image_size}")
+        if scale is not None and not 0 < scale < math.inf:
+            raise ConfigError(f"scale must be above 0 and finite, or null, got {scale}")
         self.root, self.table, self.multi_label, self.separator = root, table, multi_label, separator
         self.bands, self.dtype, self.image_size = None if bands is None else tuple(bands), pixel_type, image_size
         self.format = ImageFormat(in_channels, self.bands, pixel_type, image_size)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from fedrs_lightning.data.archives.archive import Split, TileArchive, TileListing
 from fedrs_lightning.data.archives.folders import entries, existing_folder, numeric, synthetic_facts
 from fedrs_lightning.data.rasters.class_tables import ClassTable, Palette, Values, class_table
+from fedrs_lightning.data.rasters.declared import code_fault
 from fedrs_lightning.data.rasters.faults import check_sizes
 from fedrs_lightning.data.rasters.rows import GEOTIFF, PICTURE, Rows
 from fedrs_lightning.data.rasters.tiles import Reading, Tile, by_position
@@ -20,7 +21,8 @@ class OwnRasters(TileArchive):
     """Pairs of image and label rasters (GeoTIFF or PNG) in folders, with your class table.
 
     An image and its label have the same file name up to the endings. Georeference is not used, and nothing is
-    resampled.
+    resampled. Pixels that an image declares as no data (a value, a mask inside the file, an alpha channel that is not
+    among the bands) are stored as 0, have no label and count in no statistics.
 
     Args:
         root: folder; the other folders are relative to it. Never written to.
@@ -29,8 +31,8 @@ class OwnRasters(TileArchive):
         in_channels: bands of an image that are used.
         bands: which ones, from 1 as in GIS software; null takes the first `in_channels`.
         pixel_type: `uint8` or `uint16`.
-        ignored: colours or values that mean "no label". Anything else that is not in `classes` is counted, and more
-            than 1 % of a file is an error.
+        ignored: colours or values that mean "no label", as does what a label file declares as no data. Anything else
+            that is not in `classes` is counted, and more than 1 % of a file is an error.
         images: folder of the training images.
         labels: folder of their labels.
         test_images: folder of the test images; null where `split` cuts tiles in two, or `test_tiles` names some.
@@ -155,6 +157,8 @@ class OwnRasters(TileArchive):
     def _check_headers(
         self, image_path: Path, image: Rows, label_path: Path, label: Rows, bands: int, table: ClassTable
     ) -> None:
+        if coded := code_fault(image):
+            raise DataError(f"{image_path}: {coded}")
         if image.dtype != self.dtype:
             what = f"holds {image.dtype} pixels, but pixel_type is {self.dtype}"
             raise DataError(f"{image_path}: {what}; change one of them")
@@ -165,6 +169,9 @@ class OwnRasters(TileArchive):
         )
         if isinstance(table, Palette) and (label.bands < 3 or label.dtype != "uint8"):
             raise DataError(f"{there} colours; give values in classes")
-        if isinstance(table, Values) and (label.bands != 1 or label.dtype not in NUMBERS):
+        if isinstance(table, Values) and label.bands != 1:
             raise DataError(f"{there} values; give colours in classes")
+        if isinstance(table, Values) and label.dtype not in NUMBERS:
+            convert = f"gdal_translate -ot Int16 {label_path.name} ..."
+            raise DataError(f"{there} values; convert it to an 8- or 16-bit integer type ({convert})")
         check_sizes(image_path, image, label_path, label)
