@@ -324,7 +324,7 @@ def test_options_are_checked():
         ({"fingerprint": "none"}, "fingerprint must be files or folders"),
         ({"protocols": ["mean"]}, "protocols must be global, personal_common"),
         ({"crop_size": 64}, "crop_size is for archives of tiles"),
-        ({"image_size": 0}, "image_size must be at least 1"),
+        ({"image_size": 0}, "image_size must be 1 to 16384"),
     ):
         with pytest.raises(ConfigError, match=text):
             dataset_of("anywhere", **options)

@@ -271,7 +271,7 @@ def test_clients_that_are_too_small(sample):
         ({"normalise": "imagenet"}, "normalise must be"),
         ({"train_fraction": 1.2}, "train_fraction must be in"),
         ({"validation_fraction": 1.0}, "validation_fraction in"),
-        ({"image_size": 0}, "image_size must be at least 1"),
+        ({"image_size": 0}, "image_size must be 1 to 16384"),
     ],
 )
 def test_refuses_impossible_options(options, message):

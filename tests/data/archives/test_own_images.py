@@ -349,7 +349,7 @@ def test_faults_of_folders_and_images_name_the_file(folders, layouts):
         ({"pixel_type": "int16"}, "pixel_type must be uint8 or uint16"),
         ({"separator": " "}, "separator must be"),
         ({"train_fraction": 1.5}, "train_fraction must be in"),
-        ({"image_size": 0}, "image_size must be at least 1"),
+        ({"image_size": 0}, "image_size must be 1 to 16384"),
         ({"scale": 0.0}, "scale must be above 0"),
     ],
 )

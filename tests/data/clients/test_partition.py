@@ -208,5 +208,5 @@ def test_proportional_names_clients_and_refuses_bad_proportions():
     with pytest.raises(ConfigError, match="num_clients must be at least 1, got 0"):
         Proportional(0)
     for proportions in ([1.0], [1.0, 0.0], [1.0, -1.0]):
-        with pytest.raises(ConfigError, match="one positive number a client"):
+        with pytest.raises(ConfigError, match="one positive, finite number a client"):
             Proportional(2, proportions)

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedrs_lightning.data.rasters.declared import RasterFile, readable
 from fedrs_lightning.data.rasters.geotiff import GeoTIFF, opened
-from fedrs_lightning.data.rasters.pictures import Picture
+from fedrs_lightning.data.rasters.png_jpeg import Picture
 from fedrs_lightning.errors import DataError
 
 GEOTIFF = (".tif", ".tiff")

@@ -18,7 +18,7 @@ from fedrs_lightning.data.archives.folders import synthetic_facts
 from fedrs_lightning.data.packs.fields import Field
 from fedrs_lightning.data.rasters.faults import has_end_mark
 from fedrs_lightning.data.rasters.geotiff import gdal_version
-from fedrs_lightning.data.rasters.pictures import open_picture
+from fedrs_lightning.data.rasters.png_jpeg import open_picture
 from fedrs_lightning.data.rasters.rows import open_rows
 from fedrs_lightning.errors import DataError, one_of
 

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from fedrs_lightning.data.archives.folders import entries, existing_folder, nothing_found, subfolders
-from fedrs_lightning.data.rasters.pictures import open_picture
+from fedrs_lightning.data.rasters.png_jpeg import open_picture
 from fedrs_lightning.data.rasters.rows import Rows, open_rows
 from fedrs_lightning.errors import DataError
 
