@@ -15,7 +15,7 @@ _MACHINE = (
     *("accelerator", "devices", "ranks_per_device", "num_nodes", "join_timeout"),
     *("upload_memory", "memory_cache", "write_behind", "residence", "residence_budget", "prefetch"),
 )
-HARMLESS_KEYS = tuple(f"fabric.{name}" for name in _MACHINE)
+HARMLESS_KEYS = (*(f"fabric.{name}" for name in _MACHINE), "data.verify")
 """Keys that say where a run was executed, as the folders of data do, not what it computed."""
 
 _NEUTRAL = ("run", "resume", *HARMLESS_KEYS)
