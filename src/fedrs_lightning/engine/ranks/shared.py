@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import struct
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,6 +105,7 @@ class Room:
 
     def __init__(self, budget: float, folder: Path) -> None:
         self.budget, self.folder = budget, Path(folder)
+        self._alone = threading.Lock()
         self._blocks: list[Block] = []
         self._in_memory = self._in_files = 0
         self._free: list[tuple[Block, int]] = []  # block and first free byte, of this round
@@ -114,12 +116,15 @@ class Room:
         Raises:
             RunError: there is no room on the disk.
         """
-        for number, (block, start) in enumerate(self._free):
-            if start + size <= len(block.data):
-                self._free[number] = (block, start + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
-                return block.data[start : start + size], block.place(start, size)
-        self._add(size)
-        return self.take(size)
+        with self._alone:  # a thread that receives uploads takes some too
+            for number, (block, start) in enumerate(self._free):
+                if start + size <= len(block.data):
+                    break
+            else:
+                self._add(size)
+                number, (block, start) = len(self._free) - 1, self._free[-1]
+            self._free[number] = (block, start + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+            return block.data[start : start + size], block.place(start, size)
 
     def clear(self) -> None:
         """Forget the round. Memory and files stay reserved for the next one."""

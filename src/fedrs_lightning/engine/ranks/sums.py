@@ -25,8 +25,8 @@ from fedrs_lightning.states import add_to, total_dtype, write_sum
 RECORD = 8192
 """Bytes of the ledger a client; only what is written takes memory."""
 
-GROUP = 4
-"""Uploads that are added in one pass, where so many follow each other."""
+GROUP = 3
+"""Uploads that are added in one pass, where so many follow each other. More would cost memory and save little."""
 
 
 class RunningSum:

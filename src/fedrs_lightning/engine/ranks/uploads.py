@@ -21,11 +21,14 @@ from torch import Tensor
 from fedrs_lightning.engine.ranks.contact import contact
 from fedrs_lightning.engine.ranks.exchange import Exchange
 from fedrs_lightning.engine.ranks.shared import Block, Neighbours, Place, Room, Tickets
-from fedrs_lightning.engine.ranks.sums import GROUP, Ledger, RunningSum, SharedSum
+from fedrs_lightning.engine.ranks.sums import Ledger, RunningSum, SharedSum
 from fedrs_lightning.errors import ConfigError, FedrsError, TrainingError
 from fedrs_lightning.flat import Entry, FlatLayout, FlatState, flat_copy, placed
 from fedrs_lightning.states import Summed, first_not_finite, numerators, summing
 from fedrs_lightning.types import Client, State, Upload
+
+SEATS = 3
+"""Pieces of memory in which a rank's network lives in turn, at most; more would save little time."""
 
 REMEDY = "lower the learning rate (optimizer.init_args.lr) or look at this client's data"
 
@@ -75,7 +78,7 @@ class Seats:
 
     def __init__(self, size: int, sent: int, budget: float, folder: Path) -> None:
         self.size, self.sent, self.folder = size, sent, folder
-        self.most = int(max(2, min(GROUP + 2, budget // max(1, size))))
+        self.most = int(max(2, min(SEATS, budget // max(1, size))))
         self._blocks = [Block.in_memory(size, folder)]
         self._waiting: dict[int, Block] = {}  # by place in the order
         self.current = self._blocks[0]
@@ -99,6 +102,30 @@ class Seats:
     def clear(self) -> None:
         """The round is over: nothing waits."""
         self._waiting = {}
+
+
+class Copies:
+    """Copies of uploads that wait for the sum; the room of those that are in it is used again.
+
+    Args:
+        room: of the round.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._made: list[tuple[int, Tensor, Place]] = []
+
+    def of(self, position: int, state: Tensor, turn: int) -> Place:
+        """Where a copy of the upload at this place in the order lies; those before `turn` are in the sum."""
+        done = next((number for number, made in enumerate(self._made) if made[0] < turn), None)
+        _, copy, place = (-1, *self._room.take(len(state))) if done is None else self._made.pop(done)
+        copy.copy_(state)
+        self._made.append((position, copy, place))
+        return place
+
+    def clear(self) -> None:
+        """The round is over."""
+        self._made = []
 
 
 class Collector:
@@ -150,6 +177,7 @@ class Collector:
         if exchange.world_size > 1 and not any(neighbours.leaders):
             self._ticket_block, opened = neighbours.share(Tickets.SIZE, room.folder)
             self._tickets = Tickets(opened)
+        self._copies, self._received = Copies(room), Copies(room)
         self._order: list[Client] = []
         self._round = 0
         self._weights: Tensor | None = None
@@ -193,6 +221,8 @@ class Collector:
         self.room.clear()
         self._round, self._order, self._weights = round, list(order), weights
         self._headers, self._kept, self._in = [], {}, 0
+        self._copies.clear()
+        self._received.clear()
         if self.seats is not None:
             self.seats.clear()
         if weights is not None:
@@ -262,9 +292,9 @@ class Collector:
             self._in += 1
         elif self._sum is None:
             assert self._mail is not None
-            self._mail.send(self._copy(state)[0])
+            self._mail.send(self.room.take(self.layout.size)[0].copy_(state))
         elif (place := self._left(position)) is None:
-            self._sum.put(position, self._copy(state)[1])
+            self._sum.put(position, self._copies.of(position, state, self._sum.turn))
         else:
             self._sum.put(position, place)
             return self.seats.current.data if self.seats is not None else None
@@ -281,14 +311,10 @@ class Collector:
                 return None
         return self.seats.leave(position, left)
 
-    def _copy(self, state: Tensor) -> tuple[Tensor, Place]:
-        copy, place = self.room.take(self.layout.size)
-        return copy.copy_(state), place
-
     def _receive(self, position: int, state: Tensor) -> None:
         """What another machine sent."""
         assert self._receiving is not None
-        self._receiving.put(position, self._copy(state)[1])
+        self._receiving.put(position, self._received.of(position, state, self._receiving.turn))
 
     def _require_finite(self, position: int, *states: Mapping[str, Tensor]) -> None:
         damaged = first_not_finite(*states)
