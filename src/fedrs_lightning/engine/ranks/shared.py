@@ -117,12 +117,12 @@ class Room:
             RunError: there is no room on the disk.
         """
         with self._alone:  # a thread that receives uploads takes some too
-            for number, (block, start) in enumerate(self._free):
-                if start + size <= len(block.data):
-                    break
-            else:
+            fits = (n for n, (block, start) in enumerate(self._free) if start + size <= len(block.data))
+            number = next(fits, None)
+            if number is None:
                 self._add(size)
-                number, (block, start) = len(self._free) - 1, self._free[-1]
+                number = len(self._free) - 1
+            block, start = self._free[number]
             self._free[number] = (block, start + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
             return block.data[start : start + size], block.place(start, size)
 
