@@ -64,7 +64,9 @@ class Composer:
         self.served: FlatState | None = None
 
     def move(self, data: Tensor) -> None:
-        """Let the network live in other memory, uint8 [size]. It takes its values along only when it is there first."""
+        """Let the network live in other memory, uint8 [size]. Its values are undefined until the next `install`, except
+        after the first move there, which takes them along.
+        """
         if data.data_ptr() not in self._seats:
             self._seats[data.data_ptr()] = self._seat(data)
         self._settle(self._seats[data.data_ptr()])
@@ -106,7 +108,7 @@ class Composer:
 
 
 def _copy(target: Tensor, source: Tensor) -> None:
-    """Bytes to bytes. In host memory by NumPy, whose copy of a large run leaves the caches alone and is faster."""
+    """Bytes to bytes; in host memory by NumPy, whose copy of a large run is the faster one."""
     if target.device.type == source.device.type == "cpu":
         np.copyto(target.numpy(), source.numpy())
     else:

@@ -32,6 +32,10 @@ BLOCK = 2**25
 """Bytes of a block unless more are asked for; pages that nobody touches take no memory."""
 
 
+SEATS = 3
+"""Pieces of memory in which a rank's network lives in turn, at most; more would save little time."""
+
+
 class Block:
     """Bytes in memory or in a mapped file.
 
@@ -149,6 +153,68 @@ class Room:
             self._in_files += 1
         self._blocks.append(block)
         self._free.append((block, 0))
+
+
+class Seats:
+    """Pieces of memory in which a rank's network lives in turn: one is trained in, others wait for the sum.
+
+    Args:
+        size: bytes of a network.
+        sent: bytes of it that are uploaded.
+        budget: bytes that the seats together may have; there are two at least.
+        folder: where they lie if they cannot lie in memory.
+    """
+
+    def __init__(self, size: int, sent: int, budget: float, folder: Path) -> None:
+        self.size, self.sent, self.folder = size, sent, folder
+        self.most = int(max(2, min(SEATS, budget // max(1, size))))
+        self._blocks = [Block.in_memory(size, folder)]
+        self._waiting: dict[int, Block] = {}  # by place in the order
+        self.current = self._blocks[0]
+
+    def leave(self, position: int, seat: Block) -> Place:
+        """Let the upload in a seat wait for its turn; returns where it lies."""
+        self._waiting[position] = seat
+        return seat.place(0, self.sent)
+
+    def take(self, turn: int) -> bool:
+        """Make a free seat the current one. False where there is none: all wait, and no more may be made."""
+        self._waiting = {position: block for position, block in self._waiting.items() if position >= turn}
+        free = [block for block in self._blocks if block not in self._waiting.values() and block is not self.current]
+        if not free and len(self._blocks) < self.most:
+            free = [Block.in_memory(self.size, self.folder)]
+            self._blocks += free
+        if free:
+            self.current = free[0]
+        return bool(free)
+
+    def clear(self) -> None:
+        """The round is over: nothing waits."""
+        self._waiting = {}
+
+
+class Copies:
+    """Copies of uploads that wait for the sum; the room of those that are in it is used again.
+
+    Args:
+        room: of the round.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._made: list[tuple[int, Tensor, Place]] = []
+
+    def of(self, position: int, state: Tensor, turn: int) -> Place:
+        """Where a copy of the upload at this place in the order lies; those before `turn` are in the sum."""
+        done = next((number for number, made in enumerate(self._made) if made[0] < turn), None)
+        _, copy, place = (-1, *self._room.take(len(state))) if done is None else self._made.pop(done)
+        copy.copy_(state)
+        self._made.append((position, copy, place))
+        return place
+
+    def clear(self) -> None:
+        """The round is over."""
+        self._made = []
 
 
 class Tickets:
