@@ -19,6 +19,8 @@ from fedrs_lightning.results.store import RunStore
 from fedrs_lightning.synth.eurosat.sample import EuroSATSample
 from fedrs_lightning.synth.sample import write_sample
 
+from ..cli.conftest import experiment
+
 PROGRAMS = ("sbatch", "srun", "scontrol", "slurmctld", "slurmd", "munged")
 PATIENCE = 240.0
 """Seconds for what takes a few on a machine that is not shared."""
@@ -155,22 +157,9 @@ def fedrs(tmp_path_factory):
     """Command of a tiny run: one round, three clients, eight tiles a class."""
     folder = tmp_path_factory.mktemp("tiny")
     write_sample(folder / "eurosat", EuroSATSample(tiles=8))
-    config = {
-        "data": {
-            "root": str(folder / "eurosat"),
-            "cache_dir": str(folder / "cache"),
-            "archive": {"class_path": "EuroSAT"},
-            "image_size": 16,
-            "partition": {"class_path": "IID", "init_args": {"num_clients": 3}},
-        },
-        "task": {
-            "class_path": "ClassificationTask",
-            "init_args": {"backbone": "resnet18", "width": 4, "stem": "small"},
-        },
-        "method": "FedAvg",
-        "schedule": {"num_rounds": 1, "batch_size": 16},
-        "fabric": {"accelerator": "cpu"},
-        "run": {"plot": False, "loggers": []},
-    }
+    config = experiment(folder / "eurosat")
+    config["data"]["cache_dir"] = str(folder / "cache")
+    config |= {"schedule": {"num_rounds": 1, "batch_size": 16}, "fabric": {"accelerator": "cpu"}}
+    config["run"]["loggers"] = []
     (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
     return [sys.executable, "-m", "fedrs_lightning.cli.main", "fit", "--config", str(folder / "tiny.yaml")]
